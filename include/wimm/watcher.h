@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef WIMM_WATCHER_H
+#define WIMM_WATCHER_H
+
+#include <wimm/engine.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct wimm_uvm_watcher;      /* opaque; a 64-bit word whose changes are reported */
+
+/** The word went from old_value to new_value; values between may have been skipped. */
+typedef void (*wimm_watch_fn)(void *context, uint64_t old_value, uint64_t new_value);
+
+/** Allocate a 64-bit word, 0 at first, that the CPU (and a GPU where there is one) may write; each
+ *  change is reported on the callback thread, the last one always. The watcher starts armed.
+ *  Returns: OK, E_INVAL, E_NOMEM, E_CLOSED, E_FORKED.  Thread: any.  Blocks: no. */
+WIMM_API WIMM_MUST_CHECK wimm_status wimm_alloc_uvm_watcher(struct wimm_engine *engine,
+							    wimm_watch_fn fn, void *context,
+							    struct wimm_uvm_watcher **out);
+
+/** The word itself, for kernels and writers. Valid until wimm_free_uvm_watcher().  Blocks: no. */
+WIMM_API uint64_t *wimm_uvm_watcher_word(struct wimm_uvm_watcher *watcher);
+
+/** Add to the word from the CPU, with release order. Returns the new value.  Thread: any. */
+WIMM_API uint64_t wimm_uvm_watcher_add(struct wimm_uvm_watcher *watcher, uint64_t amount);
+
+/** Start (armed != 0) or stop looking at the word. The watcher thread sleeps while none is armed.
+ *  A change made while disarmed is reported after arming.
+ *  Returns: OK, E_INVAL, E_FORKED.  Thread: any, also callbacks.  Blocks: no. */
+WIMM_API WIMM_MUST_CHECK wimm_status wimm_uvm_watcher_arm(struct wimm_uvm_watcher *watcher,
+							  int armed);
+
+/** Free a watcher. Its last change is reported before this returns, unless called from a callback,
+ *  where it is dropped.
+ *  Returns: OK, E_INVAL, E_FORKED.  Thread: any, also callbacks.  Blocks: for its callback. */
+WIMM_API WIMM_MUST_CHECK wimm_status wimm_free_uvm_watcher(struct wimm_uvm_watcher *watcher);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CORE_WIRE_H
+#define CORE_WIRE_H
+
+/* Bytes that leave the process: addresses, descriptors and the sessions' messages, version 1, little
+ * endian. Every message starts with u8 major, u8 type, u16 zero, u32 length of what follows, and may have
+ * unknown bytes at its end, which are skipped; a higher major is refused with E_VERSION. Decoders
+ * check every field against its range, allocate nothing, and never read past the given length.
+ * docs/WIRE.md describes the layout. */
+
+#include "prov/prov.h"
+
+#include <wimm/region.h>
+
+#define WIRE_MAJOR 1
+#define WIRE_MINOR 0
+
+struct wire_addr {                   /* behind wimm_net_addr */
+	uint8_t instance[WIMM_INSTANCE_BYTES]; /* all zero: whoever answers */
+	char provider[16];
+	uint32_t nic_count;          /* 1..WIMM_MAX_NICS */
+	struct prov_addr nic[WIMM_MAX_NICS];
+};
+
+struct wire_desc {                   /* behind wimm_mr_desc */
+	struct wire_addr owner;      /* instance never zero */
+	uint64_t base;
+	uint64_t len_bytes;          /* >= 1, base + len does not wrap */
+	uint32_t region_slot;
+	uint32_t generation;         /* never 0 */
+	uint64_t key[WIMM_MAX_NICS]; /* one for each NIC of the owner */
+};
+
+wimm_status wire_addr_encode(const struct wire_addr *a, struct wimm_net_addr *out);
+wimm_status wire_addr_decode(const struct wimm_net_addr *in, struct wire_addr *out);
+wimm_status wire_desc_encode(const struct wire_desc *d, struct wimm_mr_desc *out);
+wimm_status wire_desc_decode(const struct wimm_mr_desc *in, struct wire_desc *out);
+
+/* Text of an address as wimm_net_addr_to_string() has it, through the provider's addr_format. */
+wimm_status wire_addr_format(const struct wire_addr *a, char *text, size_t text_bytes);
+wimm_status wire_addr_parse(const char *text, struct wire_addr *out);
+
+enum wire_type {
+	WIRE_HELLO = 1,   /* initiator: who I am, whom I want */
+	WIRE_HELLO_ACK,   /* acceptor: who I am, my ends of the paths; or why not */
+	WIRE_PATHS,       /* initiator: my ends of the paths */
+	WIRE_HEARTBEAT,   /* watermarks: immediates counted on each path */
+	WIRE_GOODBYE,     /* orderly end, with a reason */
+	WIRE_MR_CHECK,    /* does this region still stand? */
+	WIRE_MR_STATE,    /* answer: status */
+	WIRE_REVOKE,      /* this region ends: stop and drain */
+	WIRE_REVOKE_ACK,
+	WIRE_MSG,         /* a user's message */
+	WIRE_MSG_ACK,     /* its fate: OK, AGAIN (no buffer now), E_TOO_LONG */
+	WIRE_MSG_READY,   /* buffers are back: send again */
+	WIRE_CONFIRM,     /* report your watermarks now */
+	WIRE_RETIRE,      /* tell me when nothing with this immediate is under way to me */
+	WIRE_RETIRE_ACK,  /* immediates posted on each path when that was so */
+	WIRE_ABANDON,     /* a split operation ended early: so many of its parts were sent */
+};
+
+#define WIRE_MAX_PATHS WIMM_MAX_NICS
+
+struct wire_msg {
+	enum wire_type type;
+	union {
+		struct {                     /* HELLO and HELLO_ACK */
+			uint8_t major, minor; /* as received: wire_decode() refuses a higher major */
+			uint8_t progress_mode;
+			wimm_status status;   /* ACK: OK; AGAIN: a session stands already; else why not */
+			uint8_t target[WIMM_INSTANCE_BYTES]; /* HELLO: zero = whoever answers */
+			uint64_t nonce;       /* of this attempt; the ACK echoes it */
+			uint32_t heartbeat_ms;
+			uint32_t peer_timeout_ms;
+			uint32_t max_msg_bytes;
+			uint32_t path_count;  /* ACK: 1..WIRE_MAX_PATHS */
+			struct wire_addr self;
+			struct prov_offer offer[WIRE_MAX_PATHS]; /* ACK */
+		} hello;
+		struct {
+			uint64_t nonce;
+			uint32_t path_count;
+			struct prov_offer offer[WIRE_MAX_PATHS];
+		} paths;
+		struct {                     /* HEARTBEAT, CONFIRM (no marks), RETIRE_ACK (posted) */
+			uint64_t id;          /* CONFIRM: echoed by the HEARTBEAT answering it; RETIRE_ACK */
+			uint32_t path_count;
+			uint32_t path_seq[WIRE_MAX_PATHS]; /* which life of the path */
+			uint64_t mark[WIRE_MAX_PATHS];
+		} marks;
+		struct {
+			wimm_status reason;
+			const char *text;     /* decoded: not terminated, text_len_bytes long, <= 255 */
+			uint32_t text_len_bytes;
+		} goodbye;
+		struct {                     /* MR_CHECK, MR_STATE, REVOKE, REVOKE_ACK */
+			uint32_t region_slot;
+			uint32_t generation;
+			wimm_status status;   /* MR_STATE */
+		} mr;
+		struct {                     /* MSG, MSG_ACK, MSG_READY (no fields) */
+			uint64_t seq;
+			wimm_status status;   /* MSG_ACK */
+			const uint8_t *data;  /* MSG */
+			uint32_t len_bytes;
+		} msg;
+		struct {
+			uint64_t id;
+			uint32_t imm;
+		} retire;
+		struct {
+			uint64_t op_seq;
+			uint32_t parts_sent;
+		} abandon;
+	} u;
+};
+
+#define WIRE_HEADER_BYTES 8      /* u8 major, u8 type, u16 zero, u32 body length */
+#define WIRE_MAX_OVERHEAD_BYTES 64 /* of a MSG beside its data */
+
+/* Returns the encoded length, 0 when it does not fit. */
+uint32_t wire_encode(const struct wire_msg *m, uint8_t *out, uint32_t out_bytes);
+/* OK, E_PARSE, E_VERSION. Pointers in *out point into `in`. */
+wimm_status wire_decode(const uint8_t *in, uint32_t len_bytes, struct wire_msg *out);
+
+#endif
