@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef BASE_CONFIG_TABLE_H
+#define BASE_CONFIG_TABLE_H
+
+/* Every setting there is. The environment variable is WIMM_ and the name in capitals.
+ * X(ID, name, unit, type, min, max, default, help) */
+#define CONFIG_MAP(X)                                                                              \
+	X(LOG_LEVEL, "log_level", "", LEVEL, 0, 4, 2,                                              \
+	  "what is logged: off, error, warn, info or debug")                                       \
+	X(MAX_OPS, "max_ops", "operations", INT, 16, 1 << 24, 16384,                               \
+	  "operations in flight on one engine; the next submission says AGAIN")                    \
+	X(INDEX_BYTES_LIMIT, "index_bytes_limit", "bytes", BYTES, 1 << 16, INT64_C(1) << 40,       \
+	  256 << 20, "copied page index arrays of all pending operations together")                \
+	X(SPIN_US, "spin_us", "us", INT, 0, 1000000, 20,                                           \
+	  "how long an idle worker polls before it sleeps")                                        \
+	X(BUSY_POLL, "busy_poll", "", BOOL, 0, 1, 0,                                               \
+	  "workers never sleep: lower latency for a whole core each")                              \
+	X(HEARTBEAT_MS, "heartbeat_ms", "ms", INT, 1, 3600000, 1000,                               \
+	  "time between heartbeats to a peer")                                                     \
+	X(PEER_TIMEOUT_MS, "peer_timeout_ms", "ms", INT, 1, 86400000, 5000,                        \
+	  "silence after which a peer counts as lost; keep it above three heartbeats")             \
+	X(HELLO_TIMEOUT_MS, "hello_timeout_ms", "ms", INT, 1, 86400000, 3000,                      \
+	  "time a new peer has to answer the hello")                                               \
+	X(POST_BATCH, "post_batch", "requests", INT, 1, 65536, 64,                                 \
+	  "work requests posted to one peer before another has its turn")                          \
+	X(SPLIT_BYTES, "split_bytes", "bytes", BYTES, 4096, INT64_C(1) << 40, 256 << 10,           \
+	  "single writes from this length on are split over the NICs")                             \
+	X(MAX_MSG_BYTES, "max_msg_bytes", "bytes", BYTES, 64, 1 << 30, 65536,                      \
+	  "longest message of a send")                                                             \
+	X(MAX_PEERS, "max_peers", "peers", INT, 1, 1 << 20, 4096,                                  \
+	  "peers one engine may be connected to")                                                  \
+	X(MAX_REGIONS, "max_regions", "regions", INT, 1, 1 << 24, 65536,                           \
+	  "regions one engine may have registered")                                                \
+	X(UNEXPECTED_IMMS, "unexpected_imms", "values", INT, 1, 1 << 30, 65536,                    \
+	  "immediate values nobody expected that a peer may create; one more closes it")           \
+	X(PROGRESS_CPU, "progress_cpu", "cpu", INT, -1, 1023, -1,                                  \
+	  "CPU the workers are pinned to; -1 = chosen from the NUMA node")                         \
+	X(TCP_CHUNK_BYTES, "tcp_chunk_bytes", "bytes", BYTES, 4096, 1 << 30, 1 << 20,              \
+	  "tcp: longest frame; a long write is cut into frames of this length")                    \
+	X(TCP_SNDBUF_BYTES, "tcp_sndbuf_bytes", "bytes", BYTES, 4096, 1 << 30, 4 << 20,            \
+	  "tcp: send and receive buffer asked of the kernel for a socket")                         \
+	X(TCP_USER_TIMEOUT_MS, "tcp_user_timeout_ms", "ms", INT, 1, 86400000, 5000,                \
+	  "tcp: how long sent bytes may stay unacknowledged before the path counts as lost")
+
+#endif

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_LIB_TEST_H
+#define TESTS_LIB_TEST_H
+
+/* What every cmocka test includes first: cmocka needs these four before itself. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdbool.h>
+#include <stdio.h>
+
+/* How long a test waits for something that ought to happen: only a hang takes that long. */
+#define TEST_DEADLINE_MS 20000u
+
+/* Waits until `cond` holds, letting others run in between; false at the deadline. */
+bool test_wait_until(bool (*cond)(void *arg), void *arg, unsigned deadline_ms);
+
+/* A new empty folder below $TMPDIR or /tmp; removed with its files at exit of the process. */
+const char *test_dir(void);
+/* Path of a file in test_dir(), in a static buffer, written with `text` when that is not NULL. */
+const char *test_file(const char *name, const char *text);
+
+/* Random seed of a test: $WIMM_SEED if set, else `fallback`; printed, so that a run can repeat. */
+uint64_t test_seed(uint64_t fallback);
+
+/* Factor for loop counts: $WIMM_TEST_SCALE (1..1000), 1 if unset. */
+unsigned test_scale(void);
+
+#define assert_ok(expr) assert_int_equal((expr), 0)
+
+#endif
