@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "lib/test.h"
+
+#include "plat/clock.h"
+
+static void clock_never_runs_backwards_and_advances(void **state)
+{
+	/* Goal: later reads are not smaller, and within many reads one is larger. */
+	uint64_t first_ns = clock_now_ns();
+	uint64_t last_ns = first_ns;
+
+	(void)state;
+	for (uint32_t i = 0; i < 100000 && last_ns == first_ns; i++) {
+		uint64_t now_ns = clock_now_ns();
+
+		assert_true(now_ns >= last_ns);
+		last_ns = now_ns;
+	}
+	assert_true(last_ns > first_ns);
+	assert_true(clock_cpu_ns() > 0);
+}
+
+static void clock_deadline_saturates_at_never(void **state)
+{
+	/* Goal: a deadline too far away never comes instead of wrapping into the past. */
+	(void)state;
+	assert_true(clock_deadline_ns(5, 7) == 12);
+	assert_true(clock_deadline_ns(5, CLOCK_NEVER_NS) == CLOCK_NEVER_NS);
+	assert_true(clock_deadline_ns(5, CLOCK_NEVER_NS - 5) == CLOCK_NEVER_NS);
+	assert_true(clock_deadline_ns(5, CLOCK_NEVER_NS - 6) == CLOCK_NEVER_NS - 1);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(clock_never_runs_backwards_and_advances),
+		cmocka_unit_test(clock_deadline_saturates_at_never),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
