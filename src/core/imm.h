@@ -22,7 +22,7 @@ struct imm_owes {
 
 /* One expectation; the memory is the caller's until it is returned as fired, failed or cancelled. */
 struct imm_expect {
-	struct list_node link;       /* the table's while waiting; the caller's list after firing */
+	struct list link;            /* the table's while waiting; the caller's list after firing */
 	uint32_t imm;
 	uint32_t owes_count;
 	uint64_t count;
