@@ -9,7 +9,7 @@
 #define WIMM_VERSION_PATCH  0
 #define WIMM_VERSION_STRING "0.1.0"
 /** One number to compare: 0.1.0 is 100, 1.2.3 is 10203. */
-#define WIMM_VERSION_NUMBER \
+#define WIMM_VERSION_NUMBER                                                                        \
 	(WIMM_VERSION_MAJOR * 10000 + WIMM_VERSION_MINOR * 100 + WIMM_VERSION_PATCH)
 
 #if defined(__GNUC__)
@@ -46,14 +46,16 @@ typedef enum {
 	X(E_RANGE, -7, CALL, "offset, length or index outside the region")                         \
 	X(E_NOT_FOUND, -8, CALL, "no such object, name or id")                                     \
 	X(E_BUSY, -9, CALL, "in use: finish or cancel what uses it first")                         \
-	X(E_ADDR_IN_USE, -10, CALL, "address in use: choose another port or let the engine choose") \
+	X(E_ADDR_IN_USE, -10, CALL,                                                                \
+	  "address in use: choose another port or let the engine choose")                          \
 	X(E_PARSE, -11, CALL, "malformed bytes or text")                                           \
 	X(E_VERSION, -12, CALL, "made by an incompatible version: update the older side")          \
 	X(E_LIMIT, -13, CALL, "limit of a setting or device reached: see wimm info")               \
 	X(E_SYSTEM, -14, CALL, "refused by the operating system: the log has its reason")          \
 	X(E_CANCELLED, -20, OP, "cancelled before it was done")                                    \
 	X(E_TIMEOUT, -21, OP, "deadline passed before it was done")                                \
-	X(E_REVOKED, -22, OP, "target region was deregistered or registered anew: get its descriptor") \
+	X(E_REVOKED, -22, OP,                                                                      \
+	  "target region was deregistered or registered anew: get its descriptor")                 \
 	X(E_TOO_LONG, -23, OP, "message longer than the receiver's buffer")                        \
 	X(E_QUARANTINED, -24, OP, "failed, and the source may still be read: keep it unchanged")   \
 	X(E_CLOSED, -25, OP, "engine closed before it was done")                                   \

@@ -30,8 +30,14 @@ struct row {
 
 static const struct row rows[CFG_COUNT] = {
 #define X(id, name_, unit_, type_, min_, max_, def_, help_)                                        \
-	[CFG_##id] = { .name = name_, .env = "WIMM_" #id, .unit = unit_, .help = help_,            \
-		       .type = CONFIG_##type_, .min = min_, .max = max_, .def = def_ },
+	[CFG_##id] = { .name = name_,                                                              \
+		       .env = "WIMM_" #id,                                                         \
+		       .unit = unit_,                                                              \
+		       .help = help_,                                                              \
+		       .type = CONFIG_##type_,                                                     \
+		       .min = min_,                                                                \
+		       .max = max_,                                                                \
+		       .def = def_ },
 	CONFIG_MAP(X)
 #undef X
 };
@@ -61,7 +67,8 @@ __attribute__((format(printf, 1, 2))) static void note(const char *fmt, ...)
 
 static bool parse_word(config_type type, const char *text, int64_t *out)
 {
-	static const char *const no_yes[][2] = { { "no", "yes" }, { "off", "on" },
+	static const char *const no_yes[][2] = { { "no", "yes" },
+		                                 { "off", "on" },
 		                                 { "false", "true" } };
 
 	for (uint32_t i = 0; type == CONFIG_BOOL && i < 3; i++) {
@@ -138,8 +145,7 @@ static void take(config_id id, const char *text, config_source source, const cha
 	}
 	note("%s: \"%s\" is no value for %s: %lld to %lld%s%s wanted; keeping %lld", where, text,
 	     row->name, (long long)row->min, (long long)row->max, row->unit[0] ? " " : "",
-	     row->unit,
-	     (long long)atomic_load_explicit(&values[id], memory_order_relaxed));
+	     row->unit, (long long)atomic_load_explicit(&values[id], memory_order_relaxed));
 }
 
 static bool find(const char *name, config_id *out)
@@ -186,7 +192,8 @@ static void take_line(char *line, const char *where)
 	if (find(line, &id))
 		take(id, trim(equals + 1), CONFIG_FROM_FILE, where);
 	else
-		note("%s: there is no setting \"%s\"; wimm info --settings lists them", where, line);
+		note("%s: there is no setting \"%s\"; wimm info --settings lists them", where,
+		     line);
 }
 
 static void skip_long_line(FILE *file, const char *where)
@@ -287,8 +294,8 @@ bool config_info_at(uint32_t index, struct config_info *out)
 		.max = row->max,
 		.def = row->def,
 		.value = config_get_i64((config_id)index),
-		.source = (config_source)atomic_load_explicit(&sources[index],
-		                                              memory_order_relaxed),
+		.source =
+			(config_source)atomic_load_explicit(&sources[index], memory_order_relaxed),
 	};
 	return true;
 }

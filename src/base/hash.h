@@ -16,9 +16,9 @@ struct hash_slot {
 
 struct hash {
 	struct hash_slot *slots;
-	uint8_t *used;        /* one byte a slot */
+	uint8_t *used; /* one byte a slot */
 	uint64_t seed;
-	uint32_t mask_slots;  /* slots - 1; meaningless while slots is NULL */
+	uint32_t mask_slots; /* slots - 1; meaningless while slots is NULL */
 	uint32_t count;
 };
 

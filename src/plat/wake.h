@@ -17,8 +17,8 @@
  * Either the producer sees the announcement and writes to the descriptor, or the consumer's look
  * after announcing sees the work. A wake-up may come without work; none is lost. */
 struct wake {
-	int fd;                                  /* fixed after init */
-	_Alignas(64) _Atomic uint32_t sleeping;  /* shared by the consumer and all producers */
+	int fd;                                 /* fixed after init */
+	_Alignas(64) _Atomic uint32_t sleeping; /* shared by the consumer and all producers */
 };
 
 /* Returns OK or E_SYSTEM (descriptor limit). */

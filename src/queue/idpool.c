@@ -62,9 +62,8 @@ bool idpool_get(struct idpool *p, uint32_t *out)
 			continue;
 		}
 		/* Relaxed: the swap only decides who; the turn carries the data. */
-		if (!atomic_compare_exchange_weak_explicit(&p->get_pos, &pos, pos + 1,
-		                                           memory_order_relaxed,
-		                                           memory_order_relaxed))
+		if (!atomic_compare_exchange_weak_explicit(
+			    &p->get_pos, &pos, pos + 1, memory_order_relaxed, memory_order_relaxed))
 			continue;
 		*out = slot->index;
 		/* [B] with [C] in idpool_put: we have read the slot before it is filled again. */

@@ -67,7 +67,8 @@ static void config_environment_wins_over_file_over_default(void **state)
 {
 	/* Goal: precedence, and the source is told. */
 	(void)state;
-	setenv("WIMM_CONFIG", test_file("a.conf", "# comment\n\n spin_us = 7 # here\npost_batch=9"), 1);
+	setenv("WIMM_CONFIG", test_file("a.conf", "# comment\n\n spin_us = 7 # here\npost_batch=9"),
+	       1);
 	setenv("WIMM_POST_BATCH", "11", 1);
 	config_reload();
 	assert_int_equal(config_get_u64(CFG_SPIN_US), 7);

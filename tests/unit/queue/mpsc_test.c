@@ -80,8 +80,8 @@ static void mpsc_with_several_producers_loses_and_reorders_nothing(void **state)
 	struct producer producers[PRODUCERS];
 	uint32_t next[PRODUCERS] = { 0 };
 	uint32_t count = 20000 * test_scale();
-	uint64_t end_ns = clock_deadline_ns(clock_now_ns(), TEST_DEADLINE_MS * CLOCK_NS_PER_MS *
-	                                                            test_scale());
+	uint64_t end_ns = clock_deadline_ns(clock_now_ns(),
+	                                    TEST_DEADLINE_MS * CLOCK_NS_PER_MS * test_scale());
 	static struct mpsc q;
 	uint32_t got = 0;
 
