@@ -1,6 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-# Thin calls; the work is in meson and scripts/.
-.PHONY: build
-build:
-	@test -f build/build.ninja || meson setup build -Dwerror=true
-	@ninja -C build -j2
+# Thin calls: Meson builds, scripts/parts.txt lists what the checks run.
+.PHONY: all setup build check check-deep demo demo-hosts bench mutants soak clean
+
+all: build
+
+# Debian packages and the Python environment in .venv; nothing to do the second time.
+setup:
+	@scripts/setup.sh
+
+build: setup
+	@scripts/build.sh gcc
+
+check: setup
+	@scripts/run_parts.py check
+
+check-deep: setup
+	@scripts/run_parts.py deep
+
+soak: setup
+	@scripts/run_parts.py soak
+
+demo: build
+	@demo/run
+
+demo-hosts: build
+	@demo/run --hosts
+
+bench: build
+	@bench/run
+
+mutants: setup
+	@tests/mutants/run
+
+clean:
+	rm -rf build build-asan build-tsan build-clang build-logs

@@ -36,7 +36,7 @@ static void cpulist_that_is_malformed_is_refused(void **state)
 
 static void node_of_loopback_and_of_odd_names_is_none(void **state)
 {
-	/* Goal: an interface without a device, a missing one and a path in disguise have no node. */
+	/* Goal: an interface without a device, a missing one, a path in disguise: no node. */
 	(void)state;
 	assert_int_equal(numa_node_of_netdev("lo"), NUMA_NODE_NONE);
 	assert_int_equal(numa_node_of_netdev("no-such-nic"), NUMA_NODE_NONE);

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# build.sh KIND: builds one of the folders below and prints its name last.
+#   gcc    build/        what users get, warnings are errors
+#   clang  build-clang/  the same with clang and its thread-safety analysis
+#   asan   build-asan/   address and undefined-behaviour sanitizer
+#   tsan   build-tsan/   thread sanitizer
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+kind=${1:?gcc, clang, asan or tsan}
+compiler=gcc
+options=(-Dwerror=true)
+case $kind in
+gcc) folder=build ;;
+clang)
+	folder=build-clang compiler=clang
+	options+=(-Dc_args=-Wthread-safety)
+	;;
+asan)
+	folder=build-asan
+	options+=(-Db_sanitize=address,undefined -Db_lundef=false)
+	options+=(-Dc_args=-fno-omit-frame-pointer)
+	;;
+tsan)
+	folder=build-tsan
+	options+=(-Db_sanitize=thread -Db_lundef=false)
+	;;
+*)
+	echo "unknown kind $kind" >&2
+	exit 2
+	;;
+esac
+
+# A setup that broke half-way leaves no build.ninja; it starts anew.
+if [ ! -f "$folder/build.ninja" ]; then
+	rm -rf "$folder"
+	CC=$compiler meson setup "$folder" "${options[@]}"
+fi
+ninja -C "$folder" -j "${JOBS:-$(nproc)}"
+echo "$folder"

@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Run the tests of a Meson build folder and print one line a test case:
+"PASS program:case", "FAIL program:case" or "SKIP program:case: reason".
+
+A program that ends badly without having named a failed case is itself one failure. Arguments after
+the folder go to "meson test".
+"""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+CASE = re.compile(r"^\[( +OK |  FAILED  |  SKIPPED )\] (?!\d+ test\(s\))(\S+)")
+REASON = re.compile(r"^skipped: (.+)")
+SANITIZERS = {
+    "ASAN_OPTIONS": "allocator_may_return_null=1:detect_stack_use_after_return=1",
+    "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
+    "TSAN_OPTIONS": "allocator_may_return_null=1:second_deadlock_stack=1",
+}
+
+
+def cases_of(record):
+    """(kind, case, reason) of each case a program has reported."""
+    found, reason, seen = [], "", set()
+    text = record.get("stdout") or ""
+    text += "\n" + (record.get("stderr") or "")
+    for line in text.splitlines():
+        if match := REASON.match(line):
+            reason = match[1]
+        match = CASE.match(line)
+        if not match or (match[1], match[2]) in seen:
+            continue
+        seen.add((match[1], match[2]))
+        kind = {"OK": "PASS", "FAILED": "FAIL", "SKIPPED": "SKIP"}[match[1].strip()]
+        found.append((kind, match[2], reason))
+        if kind == "SKIP":
+            reason = ""
+    return found, reason
+
+
+def report(record):
+    """Prints the lines of one program; true when something of it failed."""
+    name = record["name"]
+    cases, reason = cases_of(record)
+    failed = record["result"] in ("FAIL", "ERROR", "TIMEOUT", "INTERRUPT", "UNEXPECTEDPASS")
+    named = False
+    for kind, case, why in cases:
+        named = named or kind == "FAIL"
+        print(f"{kind} {name}:{case}" + (f": {why or 'no reason given'}" if kind == "SKIP" else ""))
+    if record["result"] == "SKIP" and not any(kind == "SKIP" for kind, _, _ in cases):
+        print(f"SKIP {name}: {reason or 'no reason given'}")
+    elif failed and not named:
+        print(f"FAIL {name} ({record['result']}, status {record.get('returncode')})")
+    elif not cases and not failed:
+        print(f"PASS {name}")
+    if failed:
+        text = (record.get("stdout") or "") + (record.get("stderr") or "")
+        print("".join(f"    {line}\n" for line in text.splitlines()[-80:]), end="")
+    return failed or named
+
+
+def main():
+    build = pathlib.Path(sys.argv[1])
+    env = dict(os.environ)
+    for key, value in SANITIZERS.items():
+        env.setdefault(key, value)
+    log = build / "meson-logs" / "testlog.json"
+    log.unlink(missing_ok=True)
+    status = subprocess.run(["meson", "test", "-C", str(build), "--no-rebuild", *sys.argv[2:]],
+                            env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if not log.exists():
+        print(status.stdout)
+        return 1
+    records = [json.loads(line) for line in log.read_text().splitlines() if line.strip()]
+    if not records:
+        print(status.stdout + "no test was run")
+        return 1
+    bad = [report(record) for record in records]
+    if status.returncode != 0 and not any(bad):
+        print(status.stdout)
+        return 1
+    return 1 if any(bad) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
