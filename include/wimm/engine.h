@@ -38,7 +38,7 @@ struct wimm_done {
 	wimm_status status;
 	uint32_t imm;            /* expectations and retire: the value; else the operation's */
 	wimm_op op;
-	wimm_peer peer;          /* of one peer: that one. A lost expectation: who still owed. Else 0 */
+	wimm_peer peer;      /* of one peer: that one. A lost expectation: who still owed. Else 0 */
 	uint64_t bytes;          /* payload bytes accepted by the peer */
 	uint64_t descriptors;    /* work requests posted to NICs */
 	uint64_t post_ns;        /* submit to first post */
@@ -190,8 +190,8 @@ WIMM_API WIMM_MUST_CHECK wimm_status wimm_progress_wait(struct wimm_engine *engi
 							uint64_t timeout_us);
 
 /** Caller-driven mode: a descriptor that polls readable when wimm_progress() has something to do,
- *  for the caller's own epoll. Before blocking on it call wimm_progress() until it is not busy, then
- *  wimm_progress_wait() with 0, which arms it.  Returns: the descriptor, or -1.
+ *  for the caller's own epoll. Before blocking on it call wimm_progress() until it is not busy,
+ *  then wimm_progress_wait() with 0, which arms it.  Returns: the descriptor, or -1.
  *  Owns: the engine; valid until close. */
 WIMM_API int wimm_progress_fd(struct wimm_engine *engine);
 

@@ -24,10 +24,10 @@ struct wimm_expect_opts {
 };
 #define WIMM_EXPECT_OPTS_INIT { .size = sizeof(struct wimm_expect_opts) }
 
-/** Fire once when `count` immediates of value `imm` have arrived, and take them away. Those that came
- *  before count too. Expectations on one value are served in order. With `owes`, losing a peer that
- *  has not delivered its part yet fails the expectation with E_PEER_LOST, naming the peer; the sum of
- *  the parts may not exceed count. A failed expectation takes nothing away.
+/** Fire once when `count` immediates of value `imm` have arrived, and take them away. Those that
+ *  came before count too. Expectations on one value are served in order. With `owes`, losing a peer
+ *  that has not delivered its part yet fails the expectation with E_PEER_LOST, naming the peer; the
+ *  sum of the parts may not exceed count. A failed expectation takes nothing away.
  *  count 1..2^63.  opts may be NULL.
  *  Returns: OK, AGAIN, E_INVAL (count 0, parts), E_NOT_FOUND (peer of a part), E_UNSUPPORTED (the
  *  provider cannot tell sources), E_NOMEM, E_CLOSED, E_FORKED.
@@ -43,14 +43,14 @@ WIMM_API WIMM_MUST_CHECK wimm_status wimm_expect_imm_count(struct wimm_engine *e
 WIMM_API WIMM_MUST_CHECK wimm_status wimm_poll_imm(struct wimm_engine *engine, uint32_t imm,
 						   uint64_t *out_count);
 
-/** Drop what has arrived of a value; *out_count (may be NULL) is how many that were. Expectations on
- *  it stay.  Returns, Thread, Blocks: as wimm_poll_imm(). */
+/** Drop what has arrived of a value; *out_count (may be NULL) is how many that were. Expectations
+ *  on it stay.  Returns, Thread, Blocks: as wimm_poll_imm(). */
 WIMM_API WIMM_MUST_CHECK wimm_status wimm_forget_imm(struct wimm_engine *engine, uint32_t imm,
 						     uint64_t *out_count);
 
-/** Report when no live session can still deliver the value: every peer has said that it has no write
- *  with it under way and all it sent is counted. What is left of the count is dropped then. Only
- *  after that may the value be given to another request.
+/** Report when no live session can still deliver the value: every peer has said that it has no
+ *  write with it under way and all it sent is counted. What is left of the count is dropped then.
+ *  Only after that may the value be given to another request.
  *  Returns: OK, AGAIN, E_CLOSED, E_FORKED.  Thread: any, also callbacks.  Blocks: no. */
 WIMM_API WIMM_MUST_CHECK wimm_status wimm_retire_imm(struct wimm_engine *engine, uint32_t imm,
 						     const struct wimm_on_done *on_done,

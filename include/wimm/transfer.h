@@ -98,8 +98,8 @@ WIMM_API WIMM_MUST_CHECK wimm_status
 wimm_submit_paged_writes(struct wimm_engine *engine, const struct wimm_paged_writes *writes,
 			 const struct wimm_on_done *on_done, wimm_op *out_op);
 
-/** Write slices of one region to many peers. Counts one immediate an entry at its peer. With a group
- *  the number of entries must equal its size.
+/** Write slices of one region to many peers. Counts one immediate an entry at its peer. With a
+ *  group the number of entries must equal its size.
  *  Returns, Thread, Blocks, Owns: as wimm_submit_single_write(). */
 WIMM_API WIMM_MUST_CHECK wimm_status wimm_submit_scatter(struct wimm_engine *engine,
 							 const struct wimm_scatter *scatter,

@@ -20,7 +20,7 @@ struct imm_owes {
 	uint64_t count;              /* still owed; the table lowers it as the peer delivers */
 };
 
-/* One expectation; the memory is the caller's until it is returned as fired, failed or cancelled. */
+/* One expectation; the memory is the caller's until returned as fired, failed or cancelled. */
 struct imm_expect {
 	struct list link;            /* the table's while waiting; the caller's list after firing */
 	uint32_t imm;
@@ -47,7 +47,7 @@ uint64_t imm_count(const struct imm_table *t, uint32_t imm);
 /* Drop what is there of a value; returns how many. */
 uint64_t imm_forget(struct imm_table *t, uint32_t imm);
 /* A peer is gone: drop its unconsumed share of every value, fail the expectations to which it still
- * owes (moved to *failed, lost_peer_slot set); those behind them may fire. The slot is clean then. */
+ * owes (moved to *failed, lost_peer_slot set); those behind them may fire. The slot is clean. */
 void imm_peer_lost(struct imm_table *t, uint32_t peer_slot, struct list *failed,
 		   struct list *fired);
 /* Move every waiting expectation to *out. */

@@ -2,11 +2,11 @@
 #ifndef CORE_WIRE_H
 #define CORE_WIRE_H
 
-/* Bytes that leave the process: addresses, descriptors and the sessions' messages, version 1, little
- * endian. Every message starts with u8 major, u8 type, u16 zero, u32 length of what follows, and may have
- * unknown bytes at its end, which are skipped; a higher major is refused with E_VERSION. Decoders
- * check every field against its range, allocate nothing, and never read past the given length.
- * docs/WIRE.md describes the layout. */
+/* Bytes that leave the process: addresses, descriptors and the sessions' messages, version 1,
+ * little endian. Every message starts with u8 major, u8 type, u16 zero, u32 length of what follows,
+ * and may have unknown bytes at its end, which are skipped; a higher major is refused with
+ * E_VERSION. Decoders check every field against its range, allocate nothing, and never read past
+ * the given length. docs/WIRE.md describes the layout. */
 
 #include "prov/prov.h"
 
@@ -65,9 +65,9 @@ struct wire_msg {
 	enum wire_type type;
 	union {
 		struct {                     /* HELLO and HELLO_ACK */
-			uint8_t major, minor; /* as received: wire_decode() refuses a higher major */
+			uint8_t major, minor; /* as received; a higher major is refused */
 			uint8_t progress_mode;
-			wimm_status status;   /* ACK: OK; AGAIN: a session stands already; else why not */
+			wimm_status status; /* ACK: OK; AGAIN: a session stands; else why not */
 			uint8_t target[WIMM_INSTANCE_BYTES]; /* HELLO: zero = whoever answers */
 			uint64_t nonce;       /* of this attempt; the ACK echoes it */
 			uint32_t heartbeat_ms;
@@ -82,15 +82,15 @@ struct wire_msg {
 			uint32_t path_count;
 			struct prov_offer offer[WIRE_MAX_PATHS];
 		} paths;
-		struct {                     /* HEARTBEAT, CONFIRM (no marks), RETIRE_ACK (posted) */
-			uint64_t id;          /* CONFIRM: echoed by the HEARTBEAT answering it; RETIRE_ACK */
+		struct {                    /* HEARTBEAT, CONFIRM (no marks), RETIRE_ACK (posted) */
+			uint64_t id; /* CONFIRM: echoed by the HEARTBEAT answering it; RETIRE_ACK */
 			uint32_t path_count;
 			uint32_t path_seq[WIRE_MAX_PATHS]; /* which life of the path */
 			uint64_t mark[WIRE_MAX_PATHS];
 		} marks;
 		struct {
 			wimm_status reason;
-			const char *text;     /* decoded: not terminated, text_len_bytes long, <= 255 */
+			const char *text; /* decoded: not terminated, text_len_bytes long, <= 255 */
 			uint32_t text_len_bytes;
 		} goodbye;
 		struct {                     /* MR_CHECK, MR_STATE, REVOKE, REVOKE_ACK */

@@ -9,9 +9,9 @@
  * every completion.
  *
  * Threads. Control plane (open, close, reg, dereg, addr_*): any thread, may block; the core never
- * runs two of them on one dev at the same time, but reg/dereg run while the worker polls. Data plane
- * (everything else): the owning worker only; no block, no lock, no call upwards, no allocation per
- * operation (setting up a ctl or path may allocate).
+ * runs two of them on one dev at the same time, but reg/dereg run while the worker polls. Data
+ * plane (everything else): the owning worker only; no block, no lock, no call upwards, no
+ * allocation per operation (setting up a ctl or path may allocate).
  *
  * Promises of every provider:
  *  P1 The bytes of a write are readable by the host before its PROV_IMM or PROV_PART is returned by
@@ -85,8 +85,8 @@ struct prov_args {
 /* Work request flags. */
 #define PROV_WR_IMM 1u           /* count `imm` at the receiver when this request has landed */
 #define PROV_WR_PART 2u          /* this is the last request of one of `parts` parts of operation
-				  * `op_seq`; the core over there counts `imm` when all parts are in.
-				  * Never together with PROV_WR_IMM */
+				  * `op_seq`; the core over there counts `imm` when all parts are
+				  * in. Never together with PROV_WR_IMM */
 
 /* One write. src is host memory inside a region registered as local_key on this dev. */
 struct prov_wr {
@@ -107,12 +107,12 @@ enum prov_cqe_kind {
 	PROV_DONE = 1,     /* sender: `count` work requests of `token` ended with `status` */
 	PROV_IMM,          /* receiver: `count` immediates of value `imm` came on the path */
 	PROV_PART,         /* receiver: one part of `op_seq` of `parts`, `imm` */
-	PROV_CTL_NEW,      /* a peer opened a ctl: the core sets its context with ctl_set_context() */
-	PROV_CTL_MSG,      /* a message of len_bytes at data, valid until the next poll() of this dev */
-	PROV_CTL_DOWN,     /* the ctl failed or was closed by the peer; the core calls ctl_close() */
+	PROV_CTL_NEW,    /* a peer opened a ctl: the core sets its context with ctl_set_context() */
+	PROV_CTL_MSG,  /* a message of len_bytes at data, valid until the next poll() of this dev */
+	PROV_CTL_DOWN,    /* the ctl failed or was closed by the peer; the core calls ctl_close() */
 	PROV_PATH_UP,      /* path_connect() succeeded; writes may be posted */
-	PROV_PATH_DOWN,    /* the path failed; the core calls path_close(). Nothing lands after it */
-	PROV_PATH_CLOSED,  /* last event of a path after path_close(): all its requests are returned */
+	PROV_PATH_DOWN,   /* the path failed; the core calls path_close(). Nothing lands after it */
+	PROV_PATH_CLOSED, /* last event of a path after path_close(): all requests are returned */
 	PROV_NIC_DOWN,     /* the device is dead; its paths and ctls report themselves */
 };
 
@@ -133,7 +133,7 @@ struct prov_cqe {
 	uint32_t parts;
 	uint32_t flags;
 	uint32_t vendor_code;        /* with an error; 0: none */
-	const char *text;            /* with an error: for people; static or valid until next poll */
+	const char *text;           /* with an error: for people; static or valid until next poll */
 };
 
 struct prov_ops {
@@ -147,53 +147,55 @@ struct prov_ops {
 	void (*close)(struct prov_dev *dev);
 	/* This NIC's own address, as bound. */
 	void (*addr)(const struct prov_dev *dev, struct prov_addr *out);
-	/* Split the NIC list's default: fill up to max items of PROV_TEXT_BYTES. Returns how many. */
+	/* Split the NIC list's default: fill up to max items of PROV_TEXT_BYTES; how many. */
 	uint32_t (*list_nics)(char (*out)[PROV_TEXT_BYTES], uint32_t max);
 	/* Text of an address and back; "HOST:PORT" for tcp. Blocks on name resolution. */
 	wimm_status (*addr_format)(const struct prov_addr *addr, char *text, size_t text_bytes);
 	wimm_status (*addr_parse)(const char *text, struct prov_addr *out);
-	/* Register. The core hands in a key of its own (slot in the low, random non-zero generation in
-	 * the high 32 bits) that software providers use as it is. remote: peers may write. */
+	/* Register. The core hands in a key of its own (slot in the low, random non-zero generation
+	 * in the high 32 bits) that software providers use as it is. remote: peers may write. */
 	wimm_status (*reg)(struct prov_dev *dev, void *addr, uint64_t len_bytes, bool remote,
 			   uint64_t core_key, uint64_t *out_key, struct prov_error *error);
-	/* Release: called after all peers have acknowledged. After it returns nothing of a peer's lands
-	 * in the range by this key. */
+	/* Release: called after all peers have acknowledged. After it returns nothing of a peer's
+	 * lands in the range by this key. */
 	void (*dereg)(struct prov_dev *dev, uint64_t key);
 
 	/* --- sessions' messages, worker only --- */
-	/* Start a channel to a remote NIC. Messages may be sent at once and wait for it. Never blocks;
-	 * failure arrives as PROV_CTL_DOWN. Returns NULL when out of memory or descriptors. */
-	struct prov_ctl *(*ctl_open)(struct prov_dev *dev, const struct prov_addr *to, void *context);
+	/* Start a channel to a remote NIC. Messages may be sent at once and wait for it. Never
+	 * blocks; failure arrives as PROV_CTL_DOWN. NULL: out of memory or descriptors. */
+	struct prov_ctl *(*ctl_open)(struct prov_dev *dev, const struct prov_addr *to,
+	                             void *context);
 	void (*ctl_set_context)(struct prov_ctl *ctl, void *context);
 	/* Send; the bytes are copied. OK, AGAIN (its buffer of at least 4 messages is full), or
 	 * E_PEER_LOST. In order and reliable as long as the ctl lives. */
 	wimm_status (*ctl_send)(struct prov_ctl *ctl, const void *data, uint32_t len_bytes);
-	/* What was sent before is still delivered if flush and the peer reads within a second or so;
-	 * no event comes after it. */
+	/* What was sent before is still delivered if flush and the peer reads within a second or
+	 * so; no event comes after it. */
 	void (*ctl_close)(struct prov_ctl *ctl, bool flush);
 
 	/* --- paths, worker only --- */
-	/* Prepare this side's end and describe it. NULL when out of memory. active: this side dials. */
-	struct prov_path *(*path_open)(struct prov_dev *dev, const struct prov_addr *remote, bool active,
-				       void *context, struct prov_offer *out);
+	/* Prepare this side's end and describe it. NULL: out of memory. active: this side dials. */
+	struct prov_path *(*path_open)(struct prov_dev *dev, const struct prov_addr *remote,
+				       bool active, void *context, struct prov_offer *out);
 	/* Join it to the peer's end. Ends in PROV_PATH_UP or PROV_PATH_DOWN. */
 	void (*path_connect)(struct prov_path *path, const struct prov_offer *remote);
-	/* Stop: nothing of the peer's lands through it from now on (fence), every outstanding request
-	 * comes back as PROV_DONE with E_PATH_LOST, then PROV_PATH_CLOSED; the path is dead then. */
+	/* Stop: nothing of the peer's lands through it from now on (fence), every outstanding
+	 * request comes back as PROV_DONE with E_PATH_LOST, then PROV_PATH_CLOSED; the path is dead
+	 * then. */
 	void (*path_close)(struct prov_path *path);
 	/* Queue writes; takes 0..n, in order. */
 	uint32_t (*post)(struct prov_path *path, const struct prov_wr *wr, uint32_t n);
-	/* Take back what has this token: requests not yet started are dropped; of one half sent the rest
-	 * is sent from a private copy. Each comes back as PROV_DONE with E_CANCELLED soon, without
-	 * waiting for the peer. */
+	/* Take back what has this token: requests not yet started are dropped; of one half sent the
+	 * rest is sent from a private copy. Each comes back as PROV_DONE with E_CANCELLED soon,
+	 * without waiting for the peer. */
 	void (*cancel)(struct prov_path *path, uint64_t token);
 
 	/* --- progress, worker only --- */
 	/* Do what is due at now_ns (monotonic or virtual) and return up to max events. */
 	uint32_t (*poll)(struct prov_dev *dev, uint64_t now_ns, struct prov_cqe *out, uint32_t max);
-	/* When poll() must run again at the latest though nothing arrives; UINT64_MAX: no such time. */
+	/* When poll() must run again at the latest though nothing arrives; UINT64_MAX: never. */
 	uint64_t (*next_ns)(const struct prov_dev *dev);
-	/* Descriptor that polls readable when poll() would find something, once arm() returned true. */
+	/* Descriptor that polls readable when poll() would find something, once arm() said true. */
 	int (*fd)(const struct prov_dev *dev);
 	bool (*arm)(struct prov_dev *dev); /* false: there is something to do already */
 };
