@@ -77,53 +77,107 @@ static void wake_wait_without_signal_ends_at_its_deadline(void **state)
 
 struct pair {
 	struct wake wake;
-	_Alignas(64) _Atomic uint32_t work; /* how much is published */
-	uint32_t produce;
+	_Alignas(64) _Atomic uint32_t work;     /* how much is published */
+	_Alignas(64) _Atomic uint32_t consumed; /* how much of it was seen */
+	_Atomic uint32_t given_up;
+	uint32_t rounds;
 };
 
-static void produce(void *arg)
+/* Relaxed everywhere below: the exchanges inside wake alone order work against the sleeper. */
+static void produce_one_by_one(void *arg)
 {
 	struct pair *p = arg;
 
-	for (uint32_t i = 0; i < p->produce; i++) {
-		/* Relaxed: only the exchanges inside wake order this against the sleeper. */
-		atomic_fetch_add_explicit(&p->work, 1, memory_order_relaxed);
+	for (uint32_t i = 1; i <= p->rounds; i++) {
+		atomic_store_explicit(&p->work, i, memory_order_relaxed);
 		wake_signal(&p->wake);
+		while (atomic_load_explicit(&p->consumed, memory_order_relaxed) != i) {
+			if (atomic_load_explicit(&p->given_up, memory_order_relaxed))
+				return;
+			plat_cpu_relax();
+		}
+	}
+}
+
+static void wake_of_a_consumer_about_to_sleep_is_never_lost(void **state)
+{
+	/* Goal: one item at a time, so that any single lost wake-up leaves both sides waiting until
+	 * the deadline, which fails. */
+	static struct pair p;
+	struct plat_thread thread;
+	bool woken = true;
+	uint32_t seen = 0;
+
+	(void)state;
+	p.rounds = 30000 * test_scale();
+	assert_ok(wake_init(&p.wake));
+	assert_ok(plat_thread_start(&thread, produce_one_by_one, &p, "produce", PLAT_CPU_ANY));
+	while (seen < p.rounds && woken) {
+		uint32_t now;
+
+		wake_announce(&p.wake);
+		now = atomic_load_explicit(&p.work, memory_order_relaxed);
+		if (now == seen) {
+			woken = wake_wait(&p.wake, soon_ns(TEST_DEADLINE_MS));
+			continue;
+		}
+		wake_cancel(&p.wake);
+		seen = now;
+		atomic_store_explicit(&p.consumed, seen, memory_order_relaxed);
+	}
+	atomic_store_explicit(&p.given_up, 1, memory_order_relaxed);
+	plat_thread_join(&thread);
+	wake_fini(&p.wake);
+	assert_true(woken);
+	assert_int_equal(seen, p.rounds);
+}
+
+struct crowd {
+	struct wake wake;
+	_Alignas(64) _Atomic uint32_t work;
+	uint32_t rounds;
+};
+
+static void produce_in_a_crowd(void *arg)
+{
+	struct crowd *c = arg;
+
+	for (uint32_t i = 0; i < c->rounds; i++) {
+		atomic_fetch_add_explicit(&c->work, 1, memory_order_relaxed);
+		wake_signal(&c->wake);
 		if (i % 64 == 0)
 			plat_thread_yield();
 	}
 }
 
-static void wake_of_a_consumer_that_keeps_sleeping_is_never_lost(void **state)
+static void wake_by_several_producers_ends_with_everything_seen(void **state)
 {
-	/* Goal: with two producers the consumer sees everything; a lost wake-up hangs until the
-	 * deadline and fails. */
+	/* Goal: the last item of two racing producers wakes the consumer. */
 	struct plat_thread threads[2];
-	static struct pair p;
-	uint32_t want;
+	static struct crowd c;
 	uint32_t seen = 0;
 
 	(void)state;
-	p.produce = 10000 * test_scale();
-	want = 2 * p.produce;
-	assert_ok(wake_init(&p.wake));
+	c.rounds = 10000 * test_scale();
+	assert_ok(wake_init(&c.wake));
 	for (uint32_t i = 0; i < 2; i++)
-		assert_ok(plat_thread_start(&threads[i], produce, &p, "produce", PLAT_CPU_ANY));
-	while (seen < want) {
-		wake_announce(&p.wake);
-		uint32_t now = atomic_load_explicit(&p.work, memory_order_relaxed);
+		assert_ok(plat_thread_start(&threads[i], produce_in_a_crowd, &c, "crowd",
+		                            PLAT_CPU_ANY));
+	while (seen < 2 * c.rounds) {
+		uint32_t now;
 
-		if (now != seen) {
-			seen = now;
-			wake_cancel(&p.wake);
-		} else {
-			assert_true(wake_wait(&p.wake, soon_ns(TEST_DEADLINE_MS)));
-		}
+		wake_announce(&c.wake);
+		now = atomic_load_explicit(&c.work, memory_order_relaxed);
+		if (now == seen)
+			assert_true(wake_wait(&c.wake, soon_ns(TEST_DEADLINE_MS)));
+		else
+			wake_cancel(&c.wake);
+		seen = now;
 	}
 	for (uint32_t i = 0; i < 2; i++)
 		plat_thread_join(&threads[i]);
-	assert_int_equal(seen, want);
-	wake_fini(&p.wake);
+	assert_int_equal(seen, 2 * c.rounds);
+	wake_fini(&c.wake);
 }
 
 static void wake_init_without_descriptors_is_refused(void **state)
@@ -149,7 +203,8 @@ int main(void)
 		cmocka_unit_test(wake_signal_while_awake_makes_no_system_call),
 		cmocka_unit_test(wake_wait_returns_at_once_when_signalled_before),
 		cmocka_unit_test(wake_wait_without_signal_ends_at_its_deadline),
-		cmocka_unit_test(wake_of_a_consumer_that_keeps_sleeping_is_never_lost),
+		cmocka_unit_test(wake_of_a_consumer_about_to_sleep_is_never_lost),
+		cmocka_unit_test(wake_by_several_producers_ends_with_everything_seen),
 		cmocka_unit_test(wake_init_without_descriptors_is_refused),
 	};
 

@@ -63,6 +63,7 @@ struct producer {
 	struct plat_thread thread;
 	struct mpsc *queue;
 	struct item *items;
+	uint32_t index;
 	uint32_t count;
 };
 
@@ -70,8 +71,12 @@ static void push_all(void *arg)
 {
 	struct producer *p = arg;
 
-	for (uint32_t i = 0; i < p->count; i++)
+	for (uint32_t i = 0; i < p->count; i++) {
+		/* Plain writes of this thread: only the queue makes them visible to the owner. */
+		p->items[i].producer = p->index;
+		p->items[i].number = i;
 		mpsc_push(p->queue, &p->items[i].node);
+	}
 }
 
 static void mpsc_with_several_producers_loses_and_reorders_nothing(void **state)
@@ -89,13 +94,10 @@ static void mpsc_with_several_producers_loses_and_reorders_nothing(void **state)
 	mpsc_init(&q);
 	for (uint32_t p = 0; p < PRODUCERS; p++) {
 		producers[p].queue = &q;
+		producers[p].index = p;
 		producers[p].count = count;
 		producers[p].items = mem_calloc(count, sizeof(struct item));
 		assert_non_null(producers[p].items);
-		for (uint32_t i = 0; i < count; i++) {
-			producers[p].items[i].producer = p;
-			producers[p].items[i].number = i;
-		}
 	}
 	for (uint32_t p = 0; p < PRODUCERS; p++)
 		assert_ok(plat_thread_start(&producers[p].thread, push_all, &producers[p], "push",
