@@ -31,12 +31,18 @@ struct wire_desc {                   /* behind wimm_mr_desc */
 	uint64_t key[WIMM_MAX_NICS]; /* one for each NIC of the owner */
 };
 
+/* encode: OK, or E_INVAL for a value that may not be sent. decode: OK, E_PARSE, or E_VERSION, and
+ * wire_major() then says which version it is. *out only on OK. */
 wimm_status wire_addr_encode(const struct wire_addr *a, struct wimm_net_addr *out);
 wimm_status wire_addr_decode(const struct wimm_net_addr *in, struct wire_addr *out);
 wimm_status wire_desc_encode(const struct wire_desc *d, struct wimm_mr_desc *out);
 wimm_status wire_desc_decode(const struct wimm_mr_desc *in, struct wire_desc *out);
 
-/* Text of an address as wimm_net_addr_to_string() has it, through the provider's addr_format. */
+/* Text of an address as wimm_net_addr_to_string() has it, through the provider's addr_format; back
+ * through its addr_parse. Both leave words with error_text_set() when they fail.
+ * format: OK, E_PARSE (the provider does not know such bytes), E_NOT_FOUND (provider not in this
+ * build), E_LIMIT (no room). parse: OK, E_PARSE, E_NOT_FOUND (a name does not resolve); may block
+ * on name resolution. */
 wimm_status wire_addr_format(const struct wire_addr *a, char *text, size_t text_bytes);
 wimm_status wire_addr_parse(const char *text, struct wire_addr *out);
 
@@ -65,16 +71,17 @@ struct wire_msg {
 	enum wire_type type;
 	union {
 		struct {                     /* HELLO and HELLO_ACK */
-			uint8_t major, minor; /* as received; a higher major is refused */
+			uint8_t major, minor; /* as received; wire_encode() writes its own */
 			uint8_t progress_mode;
-			wimm_status status; /* ACK: OK; AGAIN: a session stands; else why not */
+			wimm_status status; /* HELLO: OK. ACK: OK; AGAIN: a session stands;
+					     * else why not */
 			uint8_t target[WIMM_INSTANCE_BYTES]; /* HELLO: zero = whoever answers */
 			uint64_t nonce;       /* of this attempt; the ACK echoes it */
 			uint32_t heartbeat_ms;
 			uint32_t peer_timeout_ms;
 			uint32_t max_msg_bytes;
-			uint32_t path_count;  /* ACK: 1..WIRE_MAX_PATHS */
-			struct wire_addr self;
+			uint32_t path_count;  /* ACK that says OK: 1..WIRE_MAX_PATHS; else 0.. */
+			struct wire_addr self; /* instance never zero */
 			struct prov_offer offer[WIRE_MAX_PATHS]; /* ACK */
 		} hello;
 		struct {
@@ -118,9 +125,13 @@ struct wire_msg {
 #define WIRE_HEADER_BYTES 8      /* u8 major, u8 type, u16 zero, u32 body length */
 #define WIRE_MAX_OVERHEAD_BYTES 64 /* of a MSG beside its data */
 
-/* Returns the encoded length, 0 when it does not fit. */
+/* Returns the encoded length; 0 when it does not fit or a field may not be sent. */
 uint32_t wire_encode(const struct wire_msg *m, uint8_t *out, uint32_t out_bytes);
-/* OK, E_PARSE, E_VERSION. Pointers in *out point into `in`. */
+/* OK, E_PARSE, E_VERSION; *out is unspecified unless OK. Pointers in *out point into `in`; what
+ * lies behind the length of an address or offer is zero. */
 wimm_status wire_decode(const uint8_t *in, uint32_t len_bytes, struct wire_msg *out);
+/* The major version that the first byte of a message, address or descriptor names, for error texts;
+ * 0 when there is none. */
+uint32_t wire_major(const uint8_t *in, uint32_t len_bytes);
 
 #endif
