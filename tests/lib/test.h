@@ -30,6 +30,15 @@ uint64_t test_seed(uint64_t fallback);
 /* Factor for loop counts: $WIMM_TEST_SCALE (1..1000), 1 if unset. */
 unsigned test_scale(void);
 
+/* Ends the present case as skipped; the summary of a run lists skips by this reason. A program
+ * that cannot run any case prints "skipped: <reason>" itself and returns TEST_SKIPPED. */
+#define test_skip(reason)                                                                          \
+	do {                                                                                       \
+		print_message("skipped: %s\n", (reason));                                          \
+		skip();                                                                            \
+	} while (0)
+#define TEST_SKIPPED 77
+
 #define assert_ok(expr) assert_int_equal((expr), 0)
 
 #endif

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""scripts/meson_tests.py names every case; a program that dies silently is a failure."""
+
+import importlib.util
+import pathlib
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+spec = importlib.util.spec_from_file_location("meson_tests", ROOT / "scripts" / "meson_tests.py")
+meson_tests = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(meson_tests)
+
+
+def lines_of(capsys, result, stdout="", stderr="", returncode=0):
+    bad = meson_tests.report({"name": "u/x", "result": result, "stdout": stdout, "stderr": stderr,
+                              "returncode": returncode})
+    return bad, [line for line in capsys.readouterr().out.splitlines() if line[:1] != " "]
+
+
+def test_cases_of_both_streams_are_named_once(capsys):
+    bad, lines = lines_of(
+        capsys, "FAIL", "[       OK ] a\nskipped: no NIC: eth1\n[  SKIPPED ] b\n",
+        "[  FAILED  ] c\n[  SKIPPED ] 1 test(s), listed below:\n[  SKIPPED ] b\n"
+        "[  FAILED  ] 1 test(s), listed below:\n[  FAILED  ] c\n", 1)
+    assert bad
+    assert lines == ["PASS u/x:a", "SKIP u/x:b: no NIC: eth1", "FAIL u/x:c"]
+
+
+def test_program_that_dies_after_passing_is_a_failure(capsys):
+    bad, lines = lines_of(capsys, "FAIL", "[       OK ] a\n", "", -11)
+    assert bad
+    assert lines == ["PASS u/x:a", "FAIL u/x (FAIL, status -11)"]
+
+
+def test_program_over_its_time_is_a_failure(capsys):
+    assert lines_of(capsys, "TIMEOUT", returncode=-9) == (
+        True, ["FAIL u/x (TIMEOUT, status -9)"])
+
+
+def test_program_that_skips_gives_its_reason(capsys):
+    assert lines_of(capsys, "SKIP", "skipped: no KVM\n", returncode=77) == (
+        False, ["SKIP u/x: no KVM"])
+
+
+def test_program_without_cases_counts_as_one(capsys):
+    assert lines_of(capsys, "OK") == (False, ["PASS u/x"])
