@@ -119,11 +119,9 @@ static wimm_status arrived_first(struct imm_table *t, uint32_t slot, uint32_t im
 		v = imm_value_get(t, imm);
 	if (!v)
 		return WIMM_E_NOMEM;
-	st = imm_share_add(t, v, p, count);
-	if (st != WIMM_OK) {
-		imm_value_release(t, v);
+	st = imm_share_add(t, v, p, count); /* fails on entries with other shares only */
+	if (st != WIMM_OK)
 		return st;
-	}
 	if (v->total >= v->need)
 		settle(t, v, fired);
 	return WIMM_OK;
