@@ -39,7 +39,8 @@
 	  "tcp: longest frame; a long write is cut into frames of this length")                    \
 	X(TCP_SNDBUF_BYTES, "tcp_sndbuf_bytes", "bytes", BYTES, 4096, 1 << 30, 4 << 20,            \
 	  "tcp: send and receive buffer asked of the kernel for a socket")                         \
-	X(TCP_USER_TIMEOUT_MS, "tcp_user_timeout_ms", "ms", INT, 1, 86400000, 5000,                \
-	  "tcp: how long sent bytes may stay unacknowledged before the path counts as lost")
+	X(TCP_USER_TIMEOUT_MS, "tcp_user_timeout_ms", "ms", INT, 0, 86400000, 0,                  \
+	  "tcp: how long sent bytes may stay unacknowledged before a connection counts as lost;"   \
+	  " 0 = as long as the peer time-out")
 
 #endif

@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef PROV_PROVIDERS_H
+#define PROV_PROVIDERS_H
+
+#include "prov/prov.h"
+
+/* The tables that registry.c lists. */
+extern const struct prov_ops prov_tcp_ops;
+
+#endif

@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "prov/tcp/dev.h"
+
+#include "base/alloc.h"
+#include "base/config.h"
+#include "plat/clock.h"
+#include "plat/thread.h"
+#include "prov/tcp/conn.h"
+#include "prov/tcp/ctl.h"
+#include "prov/tcp/nics.h"
+#include "prov/tcp/path.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+enum {
+	EVENTS_A_TURN = 64,
+	CLOSE_FLUSH_MS = 1000,
+};
+
+void tcp_fail_set(struct tcp_fail *f, wimm_status status, int vendor_code, const char *fmt, ...)
+{
+	va_list args;
+
+	f->status = status;
+	f->vendor_code = (uint32_t)vendor_code;
+	va_start(args, fmt);
+	(void)vsnprintf(f->text, sizeof(f->text), fmt, args);
+	va_end(args);
+}
+
+void tcp_obj_init(struct tcp_obj *obj, struct tcp_dev *dev, enum tcp_obj_kind kind,
+                  struct list *all)
+{
+	*obj = (struct tcp_obj){ .dev = dev, .kind = kind };
+	list_init(&obj->ready);
+	list_init(&obj->timed);
+	list_init(&obj->all);
+	if (all)
+		list_push_back(all, &obj->all);
+}
+
+void tcp_obj_ready(struct tcp_obj *obj)
+{
+	if (!list_linked(&obj->ready))
+		list_push_back(&obj->dev->ready, &obj->ready);
+}
+
+void tcp_obj_timer(struct tcp_obj *obj, uint64_t after_ms)
+{
+	struct tcp_dev *dev = obj->dev;
+
+	tcp_obj_timer_off(obj);
+	obj->deadline_ns = clock_deadline_ns(clock_now_ns(), after_ms * CLOCK_NS_PER_MS);
+	list_push_back(&dev->timed, &obj->timed);
+	if (obj->deadline_ns < dev->next_timer_ns)
+		dev->next_timer_ns = obj->deadline_ns;
+}
+
+void tcp_obj_timer_off(struct tcp_obj *obj)
+{
+	list_remove(&obj->timed);
+	obj->expired = false;
+	if (list_empty(&obj->dev->timed))
+		obj->dev->next_timer_ns = CLOCK_NEVER_NS;
+}
+
+void tcp_obj_kill(struct tcp_obj *obj)
+{
+	tcp_obj_timer_off(obj);
+	list_remove(&obj->ready);
+	list_remove(&obj->all);
+	list_push_back(&obj->dev->dead, &obj->all);
+}
+
+static void free_dead(struct tcp_dev *dev)
+{
+	struct list *link;
+
+	while ((link = list_pop_front(&dev->dead)) != NULL) {
+		struct tcp_obj *obj = LIST_ENTRY(link, struct tcp_obj, all);
+
+		switch (obj->kind) {
+		case TCP_OBJ_CONN:
+			tcp_conn_free(obj);
+			break;
+		case TCP_OBJ_CTL:
+			tcp_ctl_free(obj);
+			break;
+		case TCP_OBJ_PATH:
+			tcp_path_free(obj);
+			break;
+		case TCP_OBJ_LISTENER:
+			break; /* part of the device */
+		}
+	}
+}
+
+static void run_timers(struct tcp_dev *dev)
+{
+	uint64_t next = CLOCK_NEVER_NS;
+
+	LIST_FOR_EACH(it, &dev->timed) {
+		struct tcp_obj *obj = LIST_ENTRY(it, struct tcp_obj, timed);
+
+		if (obj->deadline_ns > dev->now_ns) {
+			next = obj->deadline_ns < next ? obj->deadline_ns : next;
+			continue;
+		}
+		list_remove(&obj->timed);
+		obj->expired = true;
+		tcp_obj_ready(obj);
+	}
+	dev->next_timer_ns = next;
+}
+
+static void conn_event(struct tcp_conn *conn, uint32_t events)
+{
+	const uint32_t over = EPOLLERR | EPOLLHUP;
+
+	if (events & (EPOLLIN | EPOLLRDHUP | over))
+		conn->can_read = true;
+	if (events & (EPOLLRDHUP | over))
+		conn->hangup = true;
+	if (events & (EPOLLOUT | over))
+		conn->can_write = true;
+	tcp_obj_ready(conn->owner ? conn->owner : &conn->obj);
+}
+
+static void take_events(struct tcp_dev *dev)
+{
+	struct epoll_event events[EVENTS_A_TURN];
+	int n = epoll_wait(dev->epoll_fd, events, EVENTS_A_TURN, 0);
+
+	for (int i = 0; i < n; i++) {
+		struct tcp_obj *obj = events[i].data.ptr;
+
+		if (obj->kind == TCP_OBJ_LISTENER)
+			tcp_obj_ready(obj);
+		else
+			conn_event(LIST_ENTRY(obj, struct tcp_conn, obj), events[i].events);
+	}
+}
+
+static bool step(struct tcp_obj *obj, struct tcp_emit *emit)
+{
+	switch (obj->kind) {
+	case TCP_OBJ_LISTENER:
+		return tcp_listener_step(obj);
+	case TCP_OBJ_CONN:
+		return tcp_conn_step(obj);
+	case TCP_OBJ_CTL:
+		return tcp_ctl_step(obj, emit);
+	case TCP_OBJ_PATH:
+		return tcp_path_step(obj, emit);
+	}
+	return false;
+}
+
+uint32_t tcp_op_poll(struct prov_dev *dev_, uint64_t now_ns, struct prov_cqe *out, uint32_t max)
+{
+	struct tcp_dev *dev = (struct tcp_dev *)dev_;
+	struct tcp_emit emit = { .out = out, .max = max };
+	struct list turn;
+	struct list *link;
+
+	dev->now_ns = now_ns;
+	free_dead(dev);
+	take_events(dev);
+	if (now_ns >= dev->next_timer_ns)
+		run_timers(dev);
+	/* Each object once: what becomes ready meanwhile has its turn at the next poll. */
+	list_init(&turn);
+	list_splice_back(&turn, &dev->ready);
+	while (!tcp_emit_full(&emit) && (link = list_pop_front(&turn)) != NULL) {
+		struct tcp_obj *obj = LIST_ENTRY(link, struct tcp_obj, ready);
+
+		if (step(obj, &emit))
+			tcp_obj_ready(obj);
+	}
+	/* Those that had no turn come first next time. */
+	list_splice_back(&turn, &dev->ready);
+	list_splice_back(&dev->ready, &turn);
+	return emit.count;
+}
+
+uint64_t tcp_op_next_ns(const struct prov_dev *dev_)
+{
+	const struct tcp_dev *dev = (const struct tcp_dev *)dev_;
+
+	return list_empty(&dev->ready) ? dev->next_timer_ns : dev->now_ns;
+}
+
+int tcp_op_fd(const struct prov_dev *dev)
+{
+	return ((const struct tcp_dev *)dev)->epoll_fd;
+}
+
+bool tcp_op_arm(struct prov_dev *dev)
+{
+	/* Edge-triggered events that were fetched are on the ready list; the others make the
+	 * descriptor readable. */
+	return list_empty(&((struct tcp_dev *)dev)->ready);
+}
+
+static void read_limits(struct tcp_dev *dev, const struct prov_args *args)
+{
+	uint64_t own = config_get_u64(CFG_TCP_USER_TIMEOUT_MS);
+
+	dev->limits.chunk_bytes = config_get_u64(CFG_TCP_CHUNK_BYTES);
+	dev->limits.sockbuf_bytes = (int)config_get_u64(CFG_TCP_SNDBUF_BYTES);
+	dev->limits.hello_timeout_ms = (uint32_t)config_get_u64(CFG_HELLO_TIMEOUT_MS);
+	dev->limits.user_timeout_ms = own != 0 ? (uint32_t)own : args->peer_timeout_ms;
+}
+
+static void fill_caps(const struct tcp_dev *dev, struct prov_caps *caps)
+{
+	struct tcp_nic_info info;
+
+	tcp_nic_describe(&dev->local, &info);
+	*caps = (struct prov_caps){
+		.ordered = true,
+		.identifies_source = true,
+		.can_cancel = true,
+		.wait_fd = true,
+		.max_ctl_bytes = TCP_CTL_MAX_BYTES,
+		.post_depth = TCP_POST_DEPTH,
+		.max_write_bytes = UINT64_C(1) << 40,
+		.link_bytes_per_s = info.link_bytes_per_s,
+		.numa_node = info.numa_node,
+	};
+}
+
+static void dev_init(struct tcp_dev *dev)
+{
+	dev->now_ns = clock_now_ns();
+	dev->next_timer_ns = CLOCK_NEVER_NS;
+	list_init(&dev->ready);
+	list_init(&dev->timed);
+	list_init(&dev->paths);
+	list_init(&dev->ctls);
+	list_init(&dev->hellos);
+	list_init(&dev->lingers);
+	list_init(&dev->dead);
+	tcp_obj_init(&dev->listener, dev, TCP_OBJ_LISTENER, NULL);
+}
+
+wimm_status tcp_op_open(const struct prov_args *args, struct prov_caps *caps, struct prov_dev **out,
+                        struct prov_error *error)
+{
+	struct tcp_dev *dev = mem_alloc_aligned(_Alignof(struct tcp_dev), sizeof(*dev));
+	wimm_status st;
+
+	*error = (struct prov_error){ 0 };
+	if (!dev)
+		return WIMM_E_NOMEM;
+	dev_init(dev);
+	read_limits(dev, args);
+	st = tcp_regions_init(&dev->regions, args->max_regions);
+	if (st != WIMM_OK)
+		goto undo_dev;
+	dev->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+	if (dev->epoll_fd < 0) {
+		error->vendor_code = (uint32_t)errno;
+		(void)snprintf(error->text, sizeof(error->text), "tcp: epoll: %s", strerror(errno));
+		st = WIMM_E_SYSTEM;
+		goto undo_regions;
+	}
+	st = tcp_listen(dev, args->nic, error);
+	if (st != WIMM_OK)
+		goto undo_epoll;
+	fill_caps(dev, caps);
+	*out = (struct prov_dev *)dev;
+	return WIMM_OK;
+undo_epoll:
+	(void)close(dev->epoll_fd);
+undo_regions:
+	tcp_regions_fini(&dev->regions);
+undo_dev:
+	mem_free(dev);
+	return st;
+}
+
+static bool still_sending(const struct tcp_dev *dev)
+{
+	LIST_FOR_EACH(it, &dev->lingers) {
+		if (!LIST_ENTRY(it, struct tcp_conn, obj.all)->ended)
+			return true;
+	}
+	return !list_empty(&dev->ctls);
+}
+
+/* What ctl_close(flush) promised, for a second at most. */
+static void flush_rest(struct tcp_dev *dev)
+{
+	uint64_t deadline_ns = clock_now_ns() + CLOSE_FLUSH_MS * CLOCK_NS_PER_MS;
+	struct prov_cqe ignored[8];
+
+	while (still_sending(dev) && clock_now_ns() < deadline_ns) {
+		(void)tcp_op_poll((struct prov_dev *)dev, clock_now_ns(), ignored, 8);
+		plat_thread_yield();
+	}
+}
+
+void tcp_op_close(struct prov_dev *dev_)
+{
+	struct tcp_dev *dev = (struct tcp_dev *)dev_;
+
+	(void)epoll_ctl(dev->epoll_fd, EPOLL_CTL_DEL, dev->listen_fd, NULL);
+	(void)shutdown(dev->listen_fd, SHUT_RDWR); /* a forked child may hold it open */
+	(void)close(dev->listen_fd);
+	list_remove(&dev->listener.ready);
+	tcp_obj_timer_off(&dev->listener);
+	LIST_FOR_EACH(it, &dev->paths)
+		tcp_path_drop(LIST_ENTRY(it, struct tcp_obj, all));
+	LIST_FOR_EACH(it, &dev->hellos)
+		tcp_conn_close(LIST_ENTRY(it, struct tcp_conn, obj.all));
+	LIST_FOR_EACH(it, &dev->ctls) {
+		if (!tcp_ctl_draining(LIST_ENTRY(it, struct tcp_obj, all)))
+			tcp_ctl_drop(LIST_ENTRY(it, struct tcp_obj, all));
+	}
+	flush_rest(dev);
+	LIST_FOR_EACH(it, &dev->ctls)
+		tcp_ctl_drop(LIST_ENTRY(it, struct tcp_obj, all));
+	LIST_FOR_EACH(it, &dev->lingers)
+		tcp_conn_close(LIST_ENTRY(it, struct tcp_conn, obj.all));
+	free_dead(dev);
+	(void)close(dev->epoll_fd);
+	tcp_regions_fini(&dev->regions);
+	mem_free(dev);
+}
