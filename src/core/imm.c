@@ -130,9 +130,12 @@ static wimm_status arrived_first(struct imm_table *t, uint32_t slot, uint32_t im
 wimm_status imm_arrived(struct imm_table *t, uint32_t peer_slot, uint32_t imm, uint64_t count,
                         struct list *fired)
 {
-	struct imm_value *v = imm_value_find(t, imm);
-	struct imm_share *s = v ? imm_share_find(t, v, peer_slot) : NULL;
+	struct imm_value *v = t->recent;
+	struct imm_share *s;
 
+	if (!v || v->imm != imm)
+		v = t->recent = imm_value_find(t, imm);
+	s = v ? imm_share_find(t, v, peer_slot) : NULL;
 	if (count == 0)
 		return WIMM_OK;
 	/* NOBODY_WAITS must stay out of reach of every total. */

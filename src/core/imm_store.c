@@ -178,6 +178,8 @@ void imm_value_release(struct imm_table *t, struct imm_value *v)
 	if (v->total != 0 || v->expected)
 		return;
 	(void)hash_remove(&t->values, v->imm);
+	if (t->recent == v)
+		t->recent = NULL;
 	value_put(t, v);
 }
 

@@ -51,7 +51,8 @@ struct imm_table {
 	struct imm_peer **peers; /* by slot; NULL: never seen */
 	uint32_t peer_slots;
 	uint32_t unexpected_limit;
-	struct list expected; /* values on which somebody waits */
+	struct imm_value *recent; /* of the latest arrival: the next is often the same; or NULL */
+	struct list expected;     /* values on which somebody waits */
 	struct list spare_values, spare_shares;
 	uint32_t spare_value_count, spare_share_count;
 };
