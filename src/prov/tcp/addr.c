@@ -68,6 +68,9 @@ wimm_status tcp_addr_decode(const struct prov_addr *addr, union tcp_sockaddr *ou
 	}
 	if (!br_done(&r) || zero != 0 || port == 0 || (family != FAMILY_V4 && family != FAMILY_V6))
 		return WIMM_E_PARSE;
+	/* These travel as IPv4; two forms of one address would compare as different. */
+	if (family == FAMILY_V6 && IN6_IS_ADDR_V4MAPPED(&sa.v6.sin6_addr))
+		return WIMM_E_PARSE;
 	*out = sa;
 	return WIMM_OK;
 }
@@ -81,7 +84,8 @@ static int format_v6(const struct sockaddr_in6 *v6, char *text, size_t text_byte
 		return -1;
 	if (v6->sin6_scope_id == 0)
 		return snprintf(text, text_bytes, "[%s]:%u", host, ntohs(v6->sin6_port));
-	if (if_indextoname(v6->sin6_scope_id, name))
+	/* A zone's name resolves for link-local addresses only, its number for all. */
+	if (IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr) && if_indextoname(v6->sin6_scope_id, name))
 		return snprintf(text, text_bytes, "[%s%%%s]:%u", host, name, ntohs(v6->sin6_port));
 	return snprintf(text, text_bytes, "[%s%%%u]:%u", host, v6->sin6_scope_id,
 	                ntohs(v6->sin6_port));
