@@ -127,7 +127,8 @@ WIMM_API WIMM_MUST_CHECK wimm_status wimm_main_address(struct wimm_engine *engin
 
 /** Write an address as one line of text, "tcp:127.0.0.1:4711,127.0.0.2:4711#INSTANCE" (zero
  *  terminated).  text_bytes: room; WIMM_NET_ADDR_MAX_TEXT always suffices.
- *  Returns: OK, E_INVAL, E_PARSE (malformed address bytes), E_LIMIT (no room).
+ *  Returns: OK, E_INVAL, E_PARSE (malformed address bytes), E_VERSION, E_NOT_FOUND (provider not in
+ *  this build), E_LIMIT (no room).
  *  Thread: any.  Blocks: no. */
 WIMM_API WIMM_MUST_CHECK wimm_status wimm_net_addr_to_string(const struct wimm_net_addr *addr,
 							     char *text, size_t text_bytes);
