@@ -6,5 +6,6 @@
 
 /* The tables that registry.c lists. */
 extern const struct prov_ops prov_tcp_ops;
+extern const struct prov_ops prov_sim_ops;
 
 #endif
