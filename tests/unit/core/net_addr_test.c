@@ -54,7 +54,7 @@ static void case_76_address_of_a_later_version_is_refused_by_number(void **state
 
 static void case_105_every_bit_flip_of_an_address_prints_or_is_refused(void **state)
 {
-	/* Goal: a damaged address is refused, or prints as one that reads back to the same bytes. */
+	/* Goal: a damaged address is refused, or its text reads back to the same bytes. */
 	struct wimm_net_addr addr;
 	uint32_t printed = 0;
 

@@ -21,7 +21,7 @@ static void assert_parses_to(const char *text, const char *printed)
 
 static void wire_text_in_every_form_reads_and_prints(void **state)
 {
-	/* Goal: the provider and the instance may be left out; printing always names the provider. */
+	/* Goal: provider and instance may be left out; printing always names the provider. */
 	struct wire_addr a;
 
 	(void)state;
