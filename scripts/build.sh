@@ -5,11 +5,13 @@
 #   clang  build-clang/  the same with clang and its thread-safety analysis
 #   asan   build-asan/   address and undefined-behaviour sanitizer
 #   tsan   build-tsan/   thread sanitizer
+#   fuzz   build-fuzz/   the fuzz targets alone, with clang, both sanitizers of asan and libFuzzer
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-kind=${1:?gcc, clang, asan or tsan}
+kind=${1:?gcc, clang, asan, tsan or fuzz}
 compiler=gcc
+targets=()
 options=(-Dwerror=true)
 case $kind in
 gcc) folder=build ;;
@@ -26,6 +28,12 @@ tsan)
 	folder=build-tsan
 	options+=(-Db_sanitize=thread -Db_lundef=false)
 	;;
+fuzz)
+	folder=build-fuzz compiler=clang
+	targets=(fuzz)
+	options+=(-Dfuzz=true -Db_sanitize=address,undefined -Db_lundef=false)
+	options+=("-Dc_args=-fsanitize=fuzzer-no-link -fno-sanitize-recover=all")
+	;;
 *)
 	echo "unknown kind $kind" >&2
 	exit 2
@@ -37,5 +45,5 @@ if [ ! -f "$folder/build.ninja" ]; then
 	rm -rf "$folder"
 	CC=$compiler meson setup "$folder" "${options[@]}"
 fi
-ninja -C "$folder" -j "${JOBS:-$(nproc)}"
+ninja -C "$folder" -j "${JOBS:-$(nproc)}" "${targets[@]}"
 echo "$folder"
