@@ -13,6 +13,8 @@
 	  256 << 20, "copied page index arrays of all pending operations together")                \
 	X(SPIN_US, "spin_us", "us", INT, 0, 1000000, 20,                                           \
 	  "how long an idle worker polls before it sleeps")                                        \
+	X(WATCH_SPIN_US, "watch_spin_us", "us", INT, 0, 1000000000, 1000,                          \
+	  "how long the watcher thread spins after a change before it looks with pauses")          \
 	X(BUSY_POLL, "busy_poll", "", BOOL, 0, 1, 0,                                               \
 	  "workers never sleep: lower latency for a whole core each")                              \
 	X(HEARTBEAT_MS, "heartbeat_ms", "ms", INT, 1, 3600000, 1000,                               \

@@ -21,6 +21,11 @@ void error_text_set(const char *fmt, ...)
 	memcpy(last_text, text, sizeof(last_text));
 }
 
+void error_text_clear(void)
+{
+	last_text[0] = '\0';
+}
+
 const char *wimm_last_error_text(void)
 {
 	return last_text;

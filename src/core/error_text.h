@@ -9,5 +9,6 @@
 __attribute__((format(printf, 1, 2)))
 #endif
 void error_text_set(const char *fmt, ...);
+void error_text_clear(void);
 
 #endif

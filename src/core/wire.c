@@ -146,8 +146,6 @@ static bool get_hello(struct br *r, struct wire_msg *m)
 static bool put_marks(struct bw *w, const struct wire_msg *m)
 {
 	bw_u64(w, m->u.marks.id);
-	if (m->type == WIRE_CONFIRM)
-		return true;
 	bw_u8(w, (uint8_t)m->u.marks.path_count);
 	for (uint32_t i = 0; i < m->u.marks.path_count; i++) {
 		bw_u32(w, m->u.marks.path_seq[i]);
@@ -159,8 +157,6 @@ static bool put_marks(struct bw *w, const struct wire_msg *m)
 static bool get_marks(struct br *r, struct wire_msg *m)
 {
 	m->u.marks.id = br_u64(r);
-	if (m->type == WIRE_CONFIRM)
-		return true;
 	m->u.marks.path_count = br_u8(r);
 	if (m->u.marks.path_count > WIRE_MAX_PATHS)
 		return false;

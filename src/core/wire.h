@@ -15,17 +15,17 @@
 #define WIRE_MAJOR 1
 #define WIRE_MINOR 0
 
-struct wire_addr {                   /* behind wimm_net_addr */
+struct wire_addr {                             /* behind wimm_net_addr */
 	uint8_t instance[WIMM_INSTANCE_BYTES]; /* all zero: whoever answers */
 	char provider[16];
-	uint32_t nic_count;          /* 1..WIMM_MAX_NICS */
+	uint32_t nic_count; /* 1..WIMM_MAX_NICS */
 	struct prov_addr nic[WIMM_MAX_NICS];
 };
 
-struct wire_desc {                   /* behind wimm_mr_desc */
-	struct wire_addr owner;      /* instance never zero */
+struct wire_desc {              /* behind wimm_mr_desc */
+	struct wire_addr owner; /* instance never zero */
 	uint64_t base;
-	uint64_t len_bytes;          /* >= 1, base + len does not wrap */
+	uint64_t len_bytes; /* >= 1, base + len does not wrap */
 	uint32_t region_slot;
 	uint32_t generation;         /* never 0 */
 	uint64_t key[WIMM_MAX_NICS]; /* one for each NIC of the owner */
@@ -47,22 +47,22 @@ wimm_status wire_addr_format(const struct wire_addr *a, char *text, size_t text_
 wimm_status wire_addr_parse(const char *text, struct wire_addr *out);
 
 enum wire_type {
-	WIRE_HELLO = 1,   /* initiator: who I am, whom I want */
-	WIRE_HELLO_ACK,   /* acceptor: who I am, my ends of the paths; or why not */
-	WIRE_PATHS,       /* initiator: my ends of the paths */
-	WIRE_HEARTBEAT,   /* watermarks: immediates counted on each path */
-	WIRE_GOODBYE,     /* orderly end, with a reason */
-	WIRE_MR_CHECK,    /* does this region still stand? */
-	WIRE_MR_STATE,    /* answer: status */
-	WIRE_REVOKE,      /* this region ends: stop and drain */
+	WIRE_HELLO = 1, /* initiator: who I am, whom I want */
+	WIRE_HELLO_ACK, /* acceptor: who I am, my ends of the paths; or why not */
+	WIRE_PATHS,     /* initiator: my ends of the paths */
+	WIRE_HEARTBEAT, /* watermarks: immediates counted on each path */
+	WIRE_GOODBYE,   /* orderly end, with a reason */
+	WIRE_MR_CHECK,  /* does this region still stand? */
+	WIRE_MR_STATE,  /* answer: status */
+	WIRE_REVOKE,    /* this region ends: stop and drain */
 	WIRE_REVOKE_ACK,
-	WIRE_MSG,         /* a user's message */
-	WIRE_MSG_ACK,     /* its fate: OK, AGAIN (no buffer now), E_TOO_LONG */
-	WIRE_MSG_READY,   /* buffers are back: send again */
-	WIRE_CONFIRM,     /* report your watermarks now */
-	WIRE_RETIRE,      /* tell me when nothing with this immediate is under way to me */
-	WIRE_RETIRE_ACK,  /* immediates posted on each path when that was so */
-	WIRE_ABANDON,     /* a split operation ended early: so many of its parts were sent */
+	WIRE_MSG,        /* a user's message */
+	WIRE_MSG_ACK,    /* its fate: OK, AGAIN (no buffer now), E_TOO_LONG */
+	WIRE_MSG_READY,  /* buffers are back: send again */
+	WIRE_CONFIRM,    /* answer with a heartbeat when these marks are reached */
+	WIRE_RETIRE,     /* tell me when nothing with this immediate is under way to me */
+	WIRE_RETIRE_ACK, /* immediates posted on each path when that was so */
+	WIRE_ABANDON,    /* a split operation ended early: so many of its parts were sent */
 };
 
 #define WIRE_MAX_PATHS WIMM_MAX_NICS
@@ -70,17 +70,17 @@ enum wire_type {
 struct wire_msg {
 	enum wire_type type;
 	union {
-		struct {                     /* HELLO and HELLO_ACK */
+		struct {                      /* HELLO and HELLO_ACK */
 			uint8_t major, minor; /* as received; wire_encode() writes its own */
 			uint8_t progress_mode;
 			wimm_status status; /* HELLO: OK. ACK: OK; AGAIN: a session stands;
 					     * else why not */
 			uint8_t target[WIMM_INSTANCE_BYTES]; /* HELLO: zero = whoever answers */
-			uint64_t nonce;       /* of this attempt; the ACK echoes it */
+			uint64_t nonce; /* of this attempt; the ACK echoes it */
 			uint32_t heartbeat_ms;
 			uint32_t peer_timeout_ms;
 			uint32_t max_msg_bytes;
-			uint32_t path_count;  /* ACK that says OK: 1..WIRE_MAX_PATHS; else 0.. */
+			uint32_t path_count;   /* ACK that says OK: 1..WIRE_MAX_PATHS; else 0.. */
 			struct wire_addr self; /* instance never zero */
 			struct prov_offer offer[WIRE_MAX_PATHS]; /* ACK */
 		} hello;
@@ -89,7 +89,7 @@ struct wire_msg {
 			uint32_t path_count;
 			struct prov_offer offer[WIRE_MAX_PATHS];
 		} paths;
-		struct {                    /* HEARTBEAT, CONFIRM (no marks), RETIRE_ACK (posted) */
+		struct {             /* HEARTBEAT (counted), CONFIRM, RETIRE_ACK (posted) */
 			uint64_t id; /* CONFIRM: echoed by the HEARTBEAT answering it; RETIRE_ACK */
 			uint32_t path_count;
 			uint32_t path_seq[WIRE_MAX_PATHS]; /* which life of the path */
@@ -100,15 +100,15 @@ struct wire_msg {
 			const char *text; /* decoded: not terminated, text_len_bytes long, <= 255 */
 			uint32_t text_len_bytes;
 		} goodbye;
-		struct {                     /* MR_CHECK, MR_STATE, REVOKE, REVOKE_ACK */
+		struct { /* MR_CHECK, MR_STATE, REVOKE, REVOKE_ACK */
 			uint32_t region_slot;
 			uint32_t generation;
-			wimm_status status;   /* MR_STATE */
+			wimm_status status; /* MR_STATE */
 		} mr;
-		struct {                     /* MSG, MSG_ACK, MSG_READY (no fields) */
+		struct { /* MSG, MSG_ACK, MSG_READY (no fields) */
 			uint64_t seq;
-			wimm_status status;   /* MSG_ACK */
-			const uint8_t *data;  /* MSG */
+			wimm_status status;  /* MSG_ACK */
+			const uint8_t *data; /* MSG */
 			uint32_t len_bytes;
 		} msg;
 		struct {
@@ -122,7 +122,7 @@ struct wire_msg {
 	} u;
 };
 
-#define WIRE_HEADER_BYTES 8      /* u8 major, u8 type, u16 zero, u32 body length */
+#define WIRE_HEADER_BYTES       8  /* u8 major, u8 type, u16 zero, u32 body length */
 #define WIRE_MAX_OVERHEAD_BYTES 64 /* of a MSG beside its data */
 
 /* Returns the encoded length; 0 when it does not fit or a field may not be sent. */

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The callback thread: runs what the worker and the watcher thread hand over, under no lock. */
+#include "core/engine.h"
+
+#include "plat/clock.h"
+
+/* The engine whose callback this thread is in, and whether it may take more. */
+static _Thread_local const struct wimm_engine *in_callback_of;
+
+bool engine_in_callback(const struct wimm_engine *engine)
+{
+	return in_callback_of == engine;
+}
+
+void deliver_push(struct wimm_engine *engine, struct delivery *d)
+{
+	mpsc_push(&engine->deliveries, &d->node);
+	if (engine->worker.own_threads)
+		wake_signal(&engine->delivery_wake);
+}
+
+uint32_t deliver_run(struct wimm_engine *engine, uint32_t max)
+{
+	const struct wimm_engine *outer = in_callback_of;
+	uint32_t n = 0;
+
+	in_callback_of = engine;
+	while (n < max) {
+		struct mpsc_node *node = mpsc_pop(&engine->deliveries);
+		struct delivery *d;
+
+		if (node == NULL)
+			break;
+		d = LIST_ENTRY(node, struct delivery, node);
+		d->run(d);
+		n++;
+	}
+	in_callback_of = outer;
+	return n;
+}
+
+static void callback_main(void *arg)
+{
+	struct wimm_engine *engine = arg;
+
+	for (;;) {
+		if (deliver_run(engine, UINT32_MAX) != 0)
+			continue;
+		/* Acquire, with the release in deliver_stop(): what was pushed before is seen. */
+		if (atomic_load_explicit(&engine->callback_stop, memory_order_acquire) != 0 &&
+		    mpsc_empty_hint(&engine->deliveries))
+			return;
+		wake_announce(&engine->delivery_wake);
+		if (mpsc_empty_hint(&engine->deliveries) &&
+		    atomic_load_explicit(&engine->callback_stop, memory_order_acquire) == 0)
+			(void)wake_wait(&engine->delivery_wake, CLOCK_NEVER_NS);
+		else
+			wake_cancel(&engine->delivery_wake);
+	}
+}
+
+wimm_status deliver_start(struct wimm_engine *engine)
+{
+	return plat_thread_start(&engine->callback_thread, callback_main, engine, "wimm-callback",
+	                         PLAT_CPU_ANY);
+}
+
+void deliver_stop(struct wimm_engine *engine)
+{
+	atomic_store_explicit(&engine->callback_stop, 1, memory_order_release);
+	wake_signal_always(&engine->delivery_wake);
+	plat_thread_join(&engine->callback_thread);
+}

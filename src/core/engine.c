@@ -1,0 +1,678 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opening and closing an engine. */
+#include "core/engine.h"
+#include "core/error_text.h"
+
+#include "base/alloc.h"
+#include "base/config.h"
+#include "base/log.h"
+#include "plat/clock.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#define CLOSE_WAIT_NS   (2 * CLOCK_NS_PER_S)
+#define CLOSE_LINGER_NS (50 * CLOCK_NS_PER_MS)
+
+/* Grows in every forked child: an engine belongs to the process that opened it. */
+static _Atomic uint32_t fork_epoch;
+
+static void count_fork(void)
+{
+	atomic_fetch_add_explicit(&fork_epoch, 1, memory_order_relaxed);
+}
+
+static void watch_forks(void)
+{
+	(void)pthread_atfork(NULL, NULL, count_fork);
+}
+
+wimm_status engine_check(const struct wimm_engine *engine)
+{
+	if (engine == NULL)
+		return WIMM_E_INVAL;
+	/* Relaxed: changes only in a child, before any of its code runs. */
+	if (engine->fork_epoch != atomic_load_explicit(&fork_epoch, memory_order_relaxed))
+		return WIMM_E_FORKED;
+	return WIMM_OK;
+}
+
+uint64_t engine_now_ns(const struct wimm_engine *engine)
+{
+	return engine->env.now_ns != NULL ? engine->env.now_ns(engine->env.clock_ctx)
+	                                  : clock_now_ns();
+}
+
+/* --- NICs --- */
+
+/* The items of a comma list. */
+static wimm_status split_nics(const char *list, char (*out)[PROV_TEXT_BYTES], uint32_t *out_count)
+{
+	uint32_t n = 0;
+
+	for (const char *at = list;;) {
+		size_t len = strcspn(at, ",");
+
+		if (n == WIMM_MAX_NICS || len == 0 || len >= PROV_TEXT_BYTES) {
+			error_text_set("NIC list \"%s\": 1 to %d items between commas", list,
+			               WIMM_MAX_NICS);
+			return WIMM_E_PARSE;
+		}
+		memcpy(out[n], at, len);
+		out[n++][len] = '\0';
+		at += len;
+		if (*at == '\0')
+			break;
+		at++;
+	}
+	*out_count = n;
+	return WIMM_OK;
+}
+
+static void close_nics(struct worker *w)
+{
+	while (w->nic_count != 0)
+		w->prov->close(w->nic[--w->nic_count].dev);
+}
+
+static wimm_status open_nic(struct wimm_engine *engine, const char *text, uint32_t index)
+{
+	struct worker *w = &engine->worker;
+	struct nic *nic = &w->nic[index];
+	struct prov_error error = { 0 };
+	struct prov_args args = {
+		.nic = text,
+		.nic_index = index,
+		.instance = engine->self.instance,
+		.world = engine->env.world,
+		.peer_timeout_ms = (uint32_t)(w->peer_timeout_ns / CLOCK_NS_PER_MS),
+		.max_regions = engine->regions.max,
+	};
+	wimm_status st = w->prov->open(&args, &nic->caps, &nic->dev, &error);
+
+	if (st != WIMM_OK) {
+		error_text_set("NIC %" PRIu32 " (\"%s\") of provider %s: %s", index, text,
+		               w->prov->name, error.text);
+		return st;
+	}
+	w->nic_count = index + 1;
+	w->prov->addr(nic->dev, &nic->addr);
+	engine->self.nic[index] = nic->addr;
+	engine->self.nic_count = w->nic_count;
+	if (nic->caps.max_write_bytes < w->max_write_bytes)
+		w->max_write_bytes = nic->caps.max_write_bytes;
+	if (nic->caps.max_ctl_bytes < w->max_msg_bytes + WIRE_MAX_OVERHEAD_BYTES)
+		w->max_msg_bytes = nic->caps.max_ctl_bytes - WIRE_MAX_OVERHEAD_BYTES;
+	return WIMM_OK;
+}
+
+static wimm_status open_nics(struct wimm_engine *engine, const char *list)
+{
+	char nics[WIMM_MAX_NICS][PROV_TEXT_BYTES];
+	uint32_t count = 0;
+	wimm_status st = WIMM_OK;
+
+	if (list != NULL)
+		st = split_nics(list, nics, &count);
+	else
+		count = engine->worker.prov->list_nics(nics, WIMM_MAX_NICS);
+	if (st == WIMM_OK && count == 0) {
+		error_text_set("provider %s finds no NIC on this machine",
+		               engine->worker.prov->name);
+		st = WIMM_E_NOT_FOUND;
+	}
+	for (uint32_t i = 0; st == WIMM_OK && i < count; i++)
+		st = open_nic(engine, nics[i], i);
+	if (st != WIMM_OK)
+		close_nics(&engine->worker);
+	return st;
+}
+
+/* --- open --- */
+
+static wimm_status check_opts(const struct wimm_engine_opts *opts)
+{
+	if (opts->size != sizeof(*opts) || opts->flags != 0 ||
+	    (uint32_t)opts->progress > WIMM_PROGRESS_CALLER)
+		return WIMM_E_INVAL;
+	for (size_t i = 0; i < sizeof(opts->reserved) / sizeof(opts->reserved[0]); i++)
+		if (opts->reserved[i] != 0)
+			return WIMM_E_INVAL;
+	if (opts->max_ops > 1u << 24) {
+		error_text_set("max_ops %" PRIu32 ", the most are %u", opts->max_ops, 1u << 24);
+		return WIMM_E_INVAL;
+	}
+	return WIMM_OK;
+}
+
+static void read_settings(struct wimm_engine *engine)
+{
+	const struct wimm_engine_opts *o = &engine->opts;
+	struct worker *w = &engine->worker;
+	uint64_t heartbeat_ms =
+		o->heartbeat_ms != 0 ? o->heartbeat_ms : config_get_u64(CFG_HEARTBEAT_MS);
+	uint64_t timeout_ms =
+		o->peer_timeout_ms != 0 ? o->peer_timeout_ms : config_get_u64(CFG_PEER_TIMEOUT_MS);
+	uint64_t shortest;
+
+	w->max_ops = o->max_ops != 0 ? o->max_ops : (uint32_t)config_get_u64(CFG_MAX_OPS);
+	w->heartbeat_ns = heartbeat_ms * CLOCK_NS_PER_MS;
+	w->peer_timeout_ns = timeout_ms * CLOCK_NS_PER_MS;
+	w->hello_timeout_ns = config_get_u64(CFG_HELLO_TIMEOUT_MS) * CLOCK_NS_PER_MS;
+	w->post_batch = (uint32_t)config_get_u64(CFG_POST_BATCH);
+	if (w->post_batch > sizeof(w->wr) / sizeof(w->wr[0]))
+		w->post_batch = sizeof(w->wr) / sizeof(w->wr[0]);
+	w->split_bytes = config_get_u64(CFG_SPLIT_BYTES);
+	w->max_msg_bytes = (uint32_t)config_get_u64(CFG_MAX_MSG_BYTES);
+	w->max_peers = (uint32_t)config_get_u64(CFG_MAX_PEERS);
+	w->index_bytes_limit = config_get_u64(CFG_INDEX_BYTES_LIMIT);
+	w->spin_ns = config_get_u64(CFG_SPIN_US) * CLOCK_NS_PER_US;
+	w->busy_poll = config_get_bool(CFG_BUSY_POLL);
+	w->max_write_bytes = UINT64_MAX;
+	shortest = w->heartbeat_ns < w->peer_timeout_ns ? w->heartbeat_ns : w->peer_timeout_ns;
+	shortest = shortest < w->hello_timeout_ns ? shortest : w->hello_timeout_ns;
+	w->scan_every_ns = shortest / 2 != 0 ? shortest / 2 : 1;
+}
+
+static wimm_status make_identity(struct wimm_engine *engine)
+{
+	struct worker *w = &engine->worker;
+	uint64_t seed = engine->env.rng_seed;
+	wimm_status st = WIMM_OK;
+
+	if (seed == 0) {
+		st = rand_bytes(&seed, sizeof(seed));
+		if (st == WIMM_OK)
+			st = rand_bytes(engine->self.instance, sizeof(engine->self.instance));
+		rng_init(&w->rng, seed);
+		return st;
+	}
+	rng_init(&w->rng, seed);
+	for (size_t i = 0; i < sizeof(engine->self.instance); i++)
+		engine->self.instance[i] = (uint8_t)rng_below(&w->rng, 256);
+	return WIMM_OK;
+}
+
+static wimm_status start_threads(struct wimm_engine *engine)
+{
+	wimm_status st;
+
+	if (engine->opts.progress == WIMM_PROGRESS_CALLER)
+		return WIMM_OK;
+	engine->worker.own_threads = true;
+	st = deliver_start(engine);
+	if (st != WIMM_OK)
+		goto undo_mode;
+	st = worker_start(&engine->worker);
+	if (st == WIMM_OK)
+		return WIMM_OK;
+	deliver_stop(engine);
+undo_mode:
+	engine->worker.own_threads = false;
+	return st;
+}
+
+static wimm_status open_parts(struct wimm_engine *engine)
+{
+	const char *provider = engine->opts.provider != NULL ? engine->opts.provider : "tcp";
+	wimm_status st;
+
+	engine->worker.prov = prov_find(provider);
+	if (engine->worker.prov == NULL) {
+		error_text_set("no provider \"%s\" in this build", provider);
+		return WIMM_E_NOT_FOUND;
+	}
+	(void)snprintf(engine->self.provider, sizeof(engine->self.provider), "%s", provider);
+	read_settings(engine);
+	st = make_identity(engine);
+	if (st == WIMM_OK)
+		st = region_table_init(&engine->regions, (uint32_t)config_get_u64(CFG_MAX_REGIONS));
+	if (st != WIMM_OK)
+		return st;
+	st = open_nics(engine, engine->opts.nics);
+	if (st != WIMM_OK)
+		goto undo_regions;
+	st = wire_addr_encode(&engine->self, &engine->main_address);
+	if (st == WIMM_OK)
+		st = worker_init(&engine->worker, engine);
+	if (st != WIMM_OK)
+		goto undo_nics;
+	st = wake_init(&engine->delivery_wake);
+	if (st != WIMM_OK)
+		goto undo_worker;
+	st = watch_init(&engine->watch);
+	if (st != WIMM_OK)
+		goto undo_wake;
+	st = start_threads(engine);
+	if (st == WIMM_OK)
+		return WIMM_OK;
+	watch_fini(&engine->watch);
+undo_wake:
+	wake_fini(&engine->delivery_wake);
+undo_worker:
+	worker_fini(&engine->worker);
+undo_nics:
+	close_nics(&engine->worker);
+undo_regions:
+	region_table_fini(&engine->regions);
+	return st;
+}
+
+wimm_status engine_open_in(const struct wimm_engine_opts *opts, const struct engine_env *env,
+                           struct wimm_engine **out)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	const struct wimm_engine_opts defaults = WIMM_ENGINE_OPTS_INIT;
+	struct wimm_engine *engine;
+	wimm_status st;
+
+	error_text_clear();
+	if (out == NULL)
+		return WIMM_E_INVAL;
+	if (opts == NULL)
+		opts = &defaults;
+	st = check_opts(opts);
+	if (st != WIMM_OK)
+		return st;
+	(void)pthread_once(&once, watch_forks);
+	engine = mem_alloc_aligned(64, sizeof(*engine));
+	if (engine == NULL)
+		return WIMM_E_NOMEM;
+	engine->fork_epoch = atomic_load_explicit(&fork_epoch, memory_order_relaxed);
+	engine->opts = *opts;
+	if (env != NULL)
+		engine->env = *env;
+	mutex_init(&engine->lock);
+	list_init(&engine->groups);
+	mpsc_init(&engine->deliveries);
+	st = open_parts(engine);
+	if (st != WIMM_OK) {
+		mutex_fini(&engine->lock);
+		mem_free(engine);
+		return st;
+	}
+	engine->opts.nics = NULL; /* the caller's strings end with the call */
+	engine->opts.provider = engine->worker.prov->name;
+	*out = engine;
+	return WIMM_OK;
+}
+
+wimm_status wimm_engine_open(const struct wimm_engine_opts *opts, struct wimm_engine **out)
+{
+	return engine_open_in(opts, NULL, out);
+}
+
+/* --- close --- */
+
+static void cancel_all(struct worker *w, void *arg)
+{
+	(void)arg;
+	w->closing = true;
+	for (;;) {
+		struct list *link = list_pop_front(&w->ops_started);
+		struct op *op;
+
+		if (link == NULL)
+			return;
+		op = LIST_ENTRY(link, struct op, link);
+		list_push_back(&w->ops_started, &op->link);
+		if (op->close_asked)
+			return; /* round: all have been asked */
+		op->close_asked = true;
+		op_cancel(w, op, WIMM_E_CLOSED, "the engine is being closed");
+	}
+}
+
+static void look_idle(struct worker *w, void *arg)
+{
+	*(bool *)arg = list_empty(&w->ops_started);
+}
+
+static void say_goodbye(struct worker *w, void *arg)
+{
+	(void)arg;
+	LIST_FOR_EACH(it, &w->peers)
+		session_goodbye(w, LIST_ENTRY(it, struct peer, link), WIMM_E_CLOSED,
+		                "the engine was closed");
+}
+
+/* Peers close their ends when they hear the goodbye. */
+static void look_left(struct worker *w, void *arg)
+{
+	*(bool *)arg = true;
+	LIST_FOR_EACH(it, &w->peers)
+		if (LIST_ENTRY(it, struct peer, link)->state == PEER_UP)
+			*(bool *)arg = false;
+}
+
+static void drop_peers(struct worker *w, void *arg)
+{
+	(void)arg;
+	LIST_FOR_EACH(it, &w->peers)
+		peer_down(w, LIST_ENTRY(it, struct peer, link), WIMM_E_CLOSED, 0,
+		          "this engine was closed");
+	while (!list_empty(&w->strangers))
+		session_drop_stranger(w, w->strangers.next);
+}
+
+static void look_fenced(struct worker *w, void *arg)
+{
+	*(bool *)arg = true;
+	LIST_FOR_EACH(it, &w->peers)
+		if (LIST_ENTRY(it, struct peer, link)->paths_open != 0)
+			*(bool *)arg = false;
+}
+
+/* Run until `look` says yes, at most so long. */
+static void run_until(struct wimm_engine *engine, void (*look)(struct worker *w, void *arg),
+                      uint64_t max_ns)
+{
+	uint64_t end = clock_deadline_ns(clock_now_ns(), max_ns);
+	struct worker *w = &engine->worker;
+
+	for (;;) {
+		bool yes = false;
+
+		if (!w->own_threads) {
+			(void)worker_step(w, engine_now_ns(engine));
+			(void)deliver_run(engine, UINT32_MAX);
+		}
+		worker_call(w, look, &yes);
+		if (yes || clock_now_ns() >= end)
+			return;
+		plat_thread_yield();
+	}
+}
+
+static void dereg_all(struct wimm_engine *engine)
+{
+	struct worker *w = &engine->worker;
+
+	for (uint32_t i = 0; i < engine->regions.used; i++) {
+		struct wimm_mr *mr =
+			atomic_load_explicit(&engine->regions.slot[i], memory_order_acquire);
+
+		if (atomic_load_explicit(&mr->public_state, memory_order_acquire) == MR_FREE)
+			continue;
+		for (uint32_t k = 0; k < w->nic_count; k++)
+			w->prov->dereg(w->nic[k].dev, mr->key[k]);
+	}
+}
+
+wimm_status wimm_engine_close(struct wimm_engine **handle)
+{
+	struct wimm_engine *engine;
+	struct worker *w;
+	wimm_status st;
+
+	if (handle == NULL)
+		return WIMM_E_INVAL;
+	engine = *handle;
+	if (engine == NULL)
+		return WIMM_OK;
+	st = engine_check(engine);
+	if (st != WIMM_OK)
+		return st;
+	if (engine_in_callback(engine))
+		return WIMM_E_IN_CALLBACK;
+	w = &engine->worker;
+	/* Release, with the acquire in submit_get(). */
+	atomic_store_explicit(&engine->closing, 1, memory_order_release);
+	watch_stop(engine);
+	worker_call(w, cancel_all, NULL);
+	run_until(engine, look_idle, CLOSE_WAIT_NS);
+	worker_call(w, say_goodbye, NULL);
+	run_until(engine, look_left, CLOSE_LINGER_NS);
+	worker_call(w, drop_peers, NULL);
+	run_until(engine, look_fenced, CLOSE_LINGER_NS);
+	if (w->own_threads) {
+		worker_stop(w);
+		w->own_threads = true; /* what is left still goes to the callback thread */
+		deliver_stop(engine);
+		w->own_threads = false;
+	} else {
+		(void)deliver_run(engine, UINT32_MAX);
+	}
+	dereg_all(engine);
+	watch_fini(&engine->watch);
+	groups_close(engine);
+	wake_fini(&engine->delivery_wake);
+	worker_fini(w);
+	close_nics(w);
+	remotes_fini(&engine->regions);
+	region_table_fini(&engine->regions);
+	mutex_fini(&engine->lock);
+	mem_free(engine);
+	*handle = NULL;
+	return WIMM_OK;
+}
+
+/* --- small things --- */
+
+wimm_status wimm_main_address(struct wimm_engine *engine, struct wimm_net_addr *out)
+{
+	wimm_status st = engine_check(engine);
+
+	if (st == WIMM_OK && out == NULL)
+		st = WIMM_E_INVAL;
+	if (st == WIMM_OK)
+		*out = engine->main_address;
+	return st;
+}
+
+static wimm_status check_driven(const struct wimm_engine *engine)
+{
+	wimm_status st = engine_check(engine);
+
+	if (st == WIMM_OK && engine->worker.own_threads) {
+		error_text_set("the engine drives itself: open it with WIMM_PROGRESS_CALLER");
+		st = WIMM_E_INVAL;
+	}
+	return st;
+}
+
+wimm_status wimm_progress(struct wimm_engine *engine, int *out_busy)
+{
+	wimm_status st = check_driven(engine);
+	bool busy;
+
+	if (st != WIMM_OK)
+		return st;
+	if (engine_in_callback(engine))
+		return WIMM_E_IN_CALLBACK;
+	busy = worker_step(&engine->worker, engine_now_ns(engine));
+	busy = watch_poll(engine) != 0 || busy;
+	busy = deliver_run(engine, UINT32_MAX) != 0 || busy;
+	if (out_busy != NULL)
+		*out_busy = busy;
+	return WIMM_OK;
+}
+
+wimm_status wimm_progress_wait(struct wimm_engine *engine, uint64_t timeout_us)
+{
+	wimm_status st = check_driven(engine);
+	uint64_t deadline = CLOCK_NEVER_NS;
+
+	if (st != WIMM_OK)
+		return st;
+	if (timeout_us < UINT64_MAX / CLOCK_NS_PER_US)
+		deadline = clock_deadline_ns(engine_now_ns(engine), timeout_us * CLOCK_NS_PER_US);
+	if (mpsc_empty_hint(&engine->deliveries))
+		worker_wait(&engine->worker, deadline);
+	return WIMM_OK;
+}
+
+int wimm_progress_fd(struct wimm_engine *engine)
+{
+	return check_driven(engine) == WIMM_OK ? engine->worker.epoll_fd : -1;
+}
+
+wimm_status wimm_engine_get_stats(struct wimm_engine *engine, struct wimm_engine_stats *out)
+{
+	wimm_status st = engine_check(engine);
+	struct worker *w;
+	uint64_t settled;
+
+	if (st != WIMM_OK)
+		return st;
+	if (out == NULL || out->size != sizeof(*out))
+		return WIMM_E_INVAL;
+	w = &engine->worker;
+#define LOAD(field) atomic_load_explicit(&w->stats.field, memory_order_relaxed)
+	out->nics = w->nic_count;
+	out->peers_up = (uint32_t)LOAD(peers_up);
+	out->ops_done = LOAD(ops_done);
+	out->ops_failed = LOAD(ops_failed);
+	settled = out->ops_done + out->ops_failed;
+	out->ops_submitted = LOAD(ops_submitted);
+	out->ops_open = out->ops_submitted > settled ? (uint32_t)(out->ops_submitted - settled) : 0;
+	out->again = LOAD(again);
+	out->bytes_written = LOAD(bytes_written);
+	out->writes_posted = LOAD(writes_posted);
+	out->imms_sent = LOAD(imms_sent);
+	out->imms_received = LOAD(imms_received);
+	out->msgs_sent = LOAD(msgs_sent);
+	out->msgs_received = LOAD(msgs_received);
+	out->retries = LOAD(retries);
+	out->callbacks = LOAD(callbacks);
+	out->worker_steps = LOAD(steps);
+	out->worker_sleeps = LOAD(sleeps);
+	out->index_bytes = LOAD(index_bytes);
+	out->pending_ops = LOAD(pending_legs);
+	out->expectations = LOAD(expectations);
+#undef LOAD
+	out->regions = atomic_load_explicit(&engine->regions.live, memory_order_relaxed);
+	return WIMM_OK;
+}
+
+/* --- peers --- */
+
+struct peer_args {
+	const struct wire_addr *addr;
+	struct wimm_error_info *error;
+	wimm_peer id;
+	wimm_status status;
+};
+
+struct peer *peer_get(struct worker *w, const struct wire_addr *addr, wimm_status *out_status)
+{
+	static const uint8_t nobody[WIMM_INSTANCE_BYTES];
+	bool self = memcmp(addr->instance, w->engine->self.instance, sizeof(nobody)) == 0;
+	bool known = memcmp(addr->instance, nobody, sizeof(nobody)) != 0;
+	struct peer *p = known ? peer_by_instance(w, addr->instance) : NULL;
+
+	*out_status = WIMM_OK;
+	if (p != NULL)
+		return p;
+	if (w->closing) {
+		*out_status = WIMM_E_CLOSED;
+		return NULL;
+	}
+	p = self ? w->self_peer : NULL;
+	if (p != NULL && p->state != PEER_DOWN)
+		return p;
+	p = peer_new(w, addr);
+	if (p == NULL) {
+		*out_status = w->peer_free_count == 0 ? WIMM_E_LIMIT : WIMM_E_NOMEM;
+		return NULL;
+	}
+	if (self)
+		w->self_peer = p;
+	else if (known && peer_index(w, p) != WIMM_OK) {
+		peer_free(w, p);
+		*out_status = WIMM_E_NOMEM;
+		return NULL;
+	}
+	session_connect(w, p);
+	return p;
+}
+
+static void add_on_worker(struct worker *w, void *arg)
+{
+	struct peer_args *a = arg;
+	struct peer *p = peer_get(w, a->addr, &a->status);
+
+	if (p != NULL)
+		a->id = peer_id(p);
+}
+
+wimm_status wimm_add_peer(struct wimm_engine *engine, const struct wimm_net_addr *addr,
+                          const struct wimm_peer_opts *opts, wimm_peer *out)
+{
+	wimm_status st = engine_check(engine);
+	struct wire_addr a;
+	struct peer_args args = { .addr = &a };
+
+	if (st != WIMM_OK)
+		return st;
+	if (addr == NULL || out == NULL)
+		return WIMM_E_INVAL;
+	if (opts != NULL && (opts->size != sizeof(*opts) || opts->flags != 0))
+		return WIMM_E_INVAL;
+	st = wire_addr_decode(addr, &a);
+	if (st != WIMM_OK)
+		return st;
+	if (strcmp(a.provider, engine->worker.prov->name) != 0) {
+		error_text_set("the address is for provider %s, this engine uses %s", a.provider,
+		               engine->worker.prov->name);
+		return WIMM_E_UNSUPPORTED;
+	}
+	worker_call(&engine->worker, add_on_worker, &args);
+	if (args.status == WIMM_OK)
+		*out = args.id;
+	return args.status;
+}
+
+static void remove_on_worker(struct worker *w, void *arg)
+{
+	struct peer_args *a = arg;
+	struct peer *p = peer_by_id(w, a->id);
+
+	a->status = WIMM_E_NOT_FOUND;
+	if (p == NULL)
+		return;
+	a->status = WIMM_OK;
+	session_goodbye(w, p, WIMM_E_CLOSED, "the peer was removed");
+	peer_down(w, p, WIMM_E_CLOSED, 0, "removed by this program");
+}
+
+wimm_status wimm_remove_peer(struct wimm_engine *engine, wimm_peer peer)
+{
+	wimm_status st = engine_check(engine);
+	struct peer_args args = { .id = peer };
+
+	if (st != WIMM_OK)
+		return st;
+	worker_call(&engine->worker, remove_on_worker, &args);
+	return args.status;
+}
+
+static void error_on_worker(struct worker *w, void *arg)
+{
+	struct peer_args *a = arg;
+	struct peer *p = peer_by_id(w, a->id);
+
+	a->status = WIMM_E_NOT_FOUND;
+	if (p == NULL || p->cause == WIMM_OK)
+		return;
+	a->error->status = p->cause;
+	a->error->vendor_code = p->vendor_code;
+	memcpy(a->error->text, p->text, sizeof(a->error->text));
+	a->status = WIMM_OK;
+}
+
+wimm_status wimm_peer_last_error(struct wimm_engine *engine, wimm_peer peer,
+                                 struct wimm_error_info *out)
+{
+	wimm_status st = engine_check(engine);
+	struct peer_args args = { .id = peer, .error = out };
+
+	if (st == WIMM_OK && out == NULL)
+		st = WIMM_E_INVAL;
+	if (st != WIMM_OK)
+		return st;
+	worker_call(&engine->worker, error_on_worker, &args);
+	return args.status;
+}

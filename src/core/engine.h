@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CORE_ENGINE_H
+#define CORE_ENGINE_H
+
+/* The engine: what a handle of the public API points to. */
+
+#include "core/region.h"
+#include "core/watch.h"
+#include "core/worker.h"
+#include "plat/mutex.h"
+
+/* What the outside gives to an engine; the simulator has its own. */
+struct engine_env {
+	uint64_t (*now_ns)(void *ctx); /* NULL: the monotonic clock */
+	void *clock_ctx;
+	void *world;       /* sim's; NULL: the process's own */
+	uint64_t rng_seed; /* 0: from the kernel */
+};
+
+struct wimm_engine {
+	/* Fixed after open. */
+	uint32_t fork_epoch;
+	struct engine_env env;
+	struct wimm_engine_opts opts;
+	struct wire_addr self;
+	struct wimm_net_addr main_address;
+	_Atomic uint32_t closing; /* set once, by close */
+	struct worker worker;
+
+	/* Callback thread. */
+	struct mpsc deliveries; /* shared: worker and watcher push */
+	struct wake delivery_wake;
+	struct plat_thread callback_thread;
+	_Atomic uint32_t callback_stop;
+
+	/* Guarded by `lock`: registration, watchers, groups. */
+	struct mutex lock;
+	struct region_table regions;
+	struct list groups; /* peer_group.link */
+	struct watch_set watch;
+};
+
+wimm_status engine_open_in(const struct wimm_engine_opts *opts, const struct engine_env *env,
+                           struct wimm_engine **out);
+/* OK, or why the calling thread may not use the engine (E_INVAL, E_FORKED). */
+wimm_status engine_check(const struct wimm_engine *engine);
+uint64_t engine_now_ns(const struct wimm_engine *engine);
+/* Whether the calling thread is inside a callback of this engine. */
+bool engine_in_callback(const struct wimm_engine *engine);
+
+/* deliver.c */
+wimm_status deliver_start(struct wimm_engine *engine);
+void deliver_stop(struct wimm_engine *engine); /* runs what is queued first */
+void deliver_push(struct wimm_engine *engine, struct delivery *d);
+/* Run what is due on the calling thread; returns how many. */
+uint32_t deliver_run(struct wimm_engine *engine, uint32_t max);
+
+/* group.c */
+void groups_close(struct wimm_engine *engine);
+
+#endif

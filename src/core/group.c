@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/group.h"
+
+#include "base/alloc.h"
+#include "base/ignore.h"
+#include "core/engine.h"
+#include "core/error_text.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include <wimm/imm.h>
+
+#define GROUP_PEERS_MAX 65536
+
+bool group_usable(const struct wimm_engine *engine, const struct wimm_peer_group *group)
+{
+	return group->engine == engine &&
+	       atomic_load_explicit(&group->live, memory_order_acquire) != 0;
+}
+
+wimm_status wimm_add_peer_group(struct wimm_engine *engine, const wimm_peer *peers, uint64_t count,
+                                struct wimm_peer_group **out)
+{
+	wimm_status st = engine_check(engine);
+	struct wimm_peer_group *g;
+
+	if (st != WIMM_OK)
+		return st;
+	if (peers == NULL || out == NULL || count == 0) {
+		error_text_set("a group has 1..%d peers, not %" PRIu64, GROUP_PEERS_MAX, count);
+		return WIMM_E_INVAL;
+	}
+	if (count > GROUP_PEERS_MAX) {
+		error_text_set("a group has 1..%d peers, not %" PRIu64, GROUP_PEERS_MAX, count);
+		return WIMM_E_LIMIT;
+	}
+	for (uint64_t i = 0; i < count; i++) {
+		if (peer_public_state(&engine->worker, peers[i]) != PEER_FREE)
+			continue;
+		error_text_set("peer %" PRIx64 " of entry %" PRIu64 " is unknown", peers[i], i);
+		return WIMM_E_NOT_FOUND;
+	}
+	g = mem_calloc(1, sizeof(*g) + count * sizeof(g->peer[0]));
+	if (g == NULL)
+		return WIMM_E_NOMEM;
+	g->engine = engine;
+	g->count = count;
+	memcpy(g->peer, peers, count * sizeof(*peers));
+	atomic_init(&g->live, 1);
+	mutex_lock(&engine->lock);
+	list_push_back(&engine->groups, &g->link);
+	mutex_unlock(&engine->lock);
+	*out = g;
+	return WIMM_OK;
+}
+
+wimm_status wimm_remove_peer_group(struct wimm_engine *engine, struct wimm_peer_group *group)
+{
+	wimm_status st = engine_check(engine);
+
+	if (st != WIMM_OK)
+		return st;
+	if (group == NULL || group->engine != engine ||
+	    atomic_exchange_explicit(&group->live, 0, memory_order_acq_rel) == 0)
+		return WIMM_E_INVAL;
+	return WIMM_OK;
+}
+
+void groups_close(struct wimm_engine *engine)
+{
+	while (!list_empty(&engine->groups))
+		mem_free(LIST_ENTRY(list_pop_front(&engine->groups), struct wimm_peer_group, link));
+}
+
+/* --- barriers --- */
+
+struct wimm_barrier {
+	struct wimm_engine *engine;
+	const struct wimm_peer_group *group;
+	uint64_t count;
+	uint32_t imm[2];
+	uint64_t round;         /* the round's owner: whoever set `busy` */
+	_Atomic uint32_t busy;  /* a round is under way */
+	_Atomic uint32_t refs;  /* the handle, and each open operation */
+	_Atomic uint32_t parts; /* operations of the round that have not settled */
+	_Atomic int broken;     /* status that ended it for good */
+	bool dropped;           /* the round was never entered: tell nobody */
+	_Atomic wimm_op expect; /* ids of the round; 0: none yet */
+	_Atomic wimm_op writes;
+	struct wimm_on_done on_done;
+	struct wimm_done done; /* the round's result: the first failure */
+	char text[WIMM_ERROR_TEXT_BYTES];
+	const struct wimm_remote_mr *dst[];
+};
+
+static void barrier_unref(struct wimm_barrier *b)
+{
+	if (atomic_fetch_sub_explicit(&b->refs, 1, memory_order_acq_rel) == 1)
+		mem_free(b);
+}
+
+static void round_end(struct wimm_barrier *b)
+{
+	struct wimm_on_done on_done = b->on_done;
+	struct wimm_done done = b->done;
+	char text[WIMM_ERROR_TEXT_BYTES];
+	bool dropped = b->dropped;
+
+	memcpy(text, b->text, sizeof(text));
+	done.text = text;
+	if (done.status == WIMM_OK)
+		b->round++;
+	else if (!dropped)
+		atomic_store_explicit(&b->broken, (int)done.status, memory_order_relaxed);
+	/* Release, with the acquire in wimm_barrier_enter(): the callback may enter again. */
+	atomic_store_explicit(&b->busy, 0, memory_order_release);
+	if (dropped)
+		return;
+	if (on_done.flag != NULL)
+		__atomic_store_n(on_done.flag,
+		                 done.status == WIMM_OK ? 1 : (uint64_t)(int64_t)done.status,
+		                 __ATOMIC_RELEASE); /* with wimm_flag_load() */
+	if (on_done.fn != NULL)
+		on_done.fn(on_done.context, &done);
+}
+
+/* Callback thread: one of the round's two operations has settled. */
+static void part_done(void *context, const struct wimm_done *done)
+{
+	struct wimm_barrier *b = context;
+	wimm_op other;
+
+	if (done->status != WIMM_OK && b->done.status == WIMM_OK) {
+		b->done = *done;
+		memcpy(b->text, done->text, strlen(done->text) + 1);
+		/* The other one would wait for nothing; one not submitted yet ends by itself. */
+		other = atomic_load_explicit(&b->expect, memory_order_relaxed);
+		if (other == done->op)
+			other = atomic_load_explicit(&b->writes, memory_order_relaxed);
+		status_ignore(wimm_cancel(b->engine, other));
+	}
+	if (atomic_fetch_sub_explicit(&b->parts, 1, memory_order_acq_rel) == 1)
+		round_end(b);
+	barrier_unref(b);
+}
+
+wimm_status wimm_barrier_open(struct wimm_engine *engine, const struct wimm_barrier_args *args,
+                              const uint32_t imms[2], struct wimm_barrier **out)
+{
+	wimm_status st = engine_check(engine);
+	struct wimm_barrier *b;
+
+	if (st != WIMM_OK)
+		return st;
+	if (args == NULL || args->size != sizeof(*args) || imms == NULL || out == NULL ||
+	    args->count == 0 || args->dst == NULL || args->count > GROUP_PEERS_MAX)
+		return WIMM_E_INVAL;
+	if (imms[0] == imms[1]) {
+		error_text_set("a barrier needs two different values, both are %#" PRIx32, imms[0]);
+		return WIMM_E_INVAL;
+	}
+	for (uint64_t i = 0; i < args->count; i++)
+		if (remote_usable(engine, args->dst[i]) != WIMM_OK)
+			return WIMM_E_INVAL;
+	if (args->group != NULL &&
+	    (!group_usable(engine, args->group) || args->group->count != args->count))
+		return WIMM_E_INVAL;
+	b = mem_calloc(1, sizeof(*b) + args->count * sizeof(b->dst[0]));
+	if (b == NULL)
+		return WIMM_E_NOMEM;
+	b->engine = engine;
+	b->group = args->group;
+	b->count = args->count;
+	b->imm[0] = imms[0];
+	b->imm[1] = imms[1];
+	memcpy((void *)b->dst, args->dst, args->count * sizeof(b->dst[0]));
+	atomic_init(&b->refs, 1);
+	*out = b;
+	return WIMM_OK;
+}
+
+/* A part counts from before its submission, since its callback may run at once. */
+static void part_take(struct wimm_barrier *b)
+{
+	atomic_fetch_add_explicit(&b->refs, 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&b->parts, 1, memory_order_relaxed);
+}
+
+/* It was not submitted; the caller still holds one of each. */
+static void part_drop(struct wimm_barrier *b)
+{
+	atomic_fetch_sub_explicit(&b->parts, 1, memory_order_relaxed);
+	atomic_fetch_sub_explicit(&b->refs, 1, memory_order_relaxed);
+}
+
+static wimm_status submit_round(struct wimm_barrier *b, uint64_t deadline_us)
+{
+	struct wimm_on_done part = { .fn = part_done, .context = b };
+	struct wimm_expect_opts e = WIMM_EXPECT_OPTS_INIT;
+	struct wimm_barrier_args a = WIMM_BARRIER_ARGS_INIT;
+	struct wimm_owes *owes = mem_calloc(b->count, sizeof(*owes));
+	wimm_op id = 0;
+	wimm_status st;
+
+	if (owes == NULL)
+		return WIMM_E_NOMEM;
+	for (uint64_t i = 0; i < b->count; i++) {
+		owes[i].peer = wimm_remote_mr_peer(b->dst[i]);
+		owes[i].count = 1;
+	}
+	if (b->engine->worker.nic[0].caps.identifies_source) {
+		e.owes = owes;
+		e.owes_count = b->count;
+	}
+	e.deadline_us = deadline_us;
+	a.group = b->group;
+	a.dst = b->dst;
+	a.count = b->count;
+	a.imm = b->imm[b->round & 1];
+	a.deadline_us = deadline_us;
+	part_take(b);
+	st = wimm_expect_imm_count(b->engine, a.imm, b->count, &e, &part, &id);
+	mem_free(owes);
+	if (st != WIMM_OK) {
+		part_drop(b);
+		return st;
+	}
+	atomic_store_explicit(&b->expect, id, memory_order_relaxed);
+	part_take(b);
+	st = wimm_submit_barrier(b->engine, &a, &part, &id);
+	if (st == WIMM_OK) {
+		atomic_store_explicit(&b->writes, id, memory_order_relaxed);
+		return WIMM_OK;
+	}
+	part_drop(b);
+	b->dropped = true;
+	status_ignore(wimm_cancel(b->engine, id));
+	return st;
+}
+
+wimm_status wimm_barrier_enter(struct wimm_barrier *b, uint64_t deadline_us,
+                               const struct wimm_on_done *on_done)
+{
+	uint32_t idle = 0;
+	wimm_status st;
+	int broken;
+
+	if (b == NULL)
+		return WIMM_E_INVAL;
+	st = engine_check(b->engine);
+	if (st != WIMM_OK)
+		return st;
+	/* Acquire, with the release in round_end(). */
+	if (!atomic_compare_exchange_strong_explicit(&b->busy, &idle, 1, memory_order_acquire,
+	                                             memory_order_relaxed)) {
+		error_text_set("the round before has not fired");
+		return WIMM_E_BUSY;
+	}
+	broken = atomic_load_explicit(&b->broken, memory_order_relaxed);
+	if (broken != 0) {
+		atomic_store_explicit(&b->busy, 0, memory_order_release);
+		error_text_set("an earlier round ended with %s",
+		               wimm_status_name((wimm_status)broken));
+		return (wimm_status)broken;
+	}
+	memset(&b->on_done, 0, sizeof(b->on_done));
+	memset(&b->done, 0, sizeof(b->done));
+	b->text[0] = '\0';
+	b->dropped = false;
+	if (on_done != NULL)
+		b->on_done = *on_done;
+	atomic_store_explicit(&b->parts, 1, memory_order_relaxed); /* held while submitting */
+	atomic_fetch_add_explicit(&b->refs, 1, memory_order_relaxed);
+	st = submit_round(b, deadline_us);
+	if (atomic_fetch_sub_explicit(&b->parts, 1, memory_order_acq_rel) == 1) {
+		if (st != WIMM_OK)
+			b->dropped = true;
+		round_end(b);
+	}
+	barrier_unref(b);
+	return st;
+}
+
+wimm_status wimm_barrier_close(struct wimm_barrier *b)
+{
+	wimm_status st;
+
+	if (b == NULL)
+		return WIMM_E_INVAL;
+	st = engine_check(b->engine);
+	if (st != WIMM_OK)
+		return st;
+	if (atomic_load_explicit(&b->busy, memory_order_acquire) != 0)
+		status_ignore(wimm_cancel(b->engine,
+		                          atomic_load_explicit(&b->expect, memory_order_relaxed)));
+	barrier_unref(b);
+	return WIMM_OK;
+}

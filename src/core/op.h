@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CORE_OP_H
+#define CORE_OP_H
+
+/* Operations: what a submission becomes. They live in one array of the engine, are named by ids
+ * that carry a generation, and hold their own callback record, so that settling never allocates. */
+
+#include "base/list.h"
+#include "core/imm.h"
+#include "queue/mpsc.h"
+
+#include <wimm/imm.h>
+#include <wimm/transfer.h>
+
+struct peer;
+struct recv_pool;
+struct retire_wait;
+struct wimm_mr;
+struct wimm_remote_mr;
+struct worker;
+
+/* What travels through the worker's inbox. */
+enum request_kind {
+	REQUEST_OP = 1,       /* struct op, submitted */
+	REQUEST_CANCEL,       /* struct op, cancel asked */
+	REQUEST_CALL,         /* struct call */
+	REQUEST_RECV_BACK,    /* struct recv_slot, its callback has run */
+	REQUEST_DEREG,        /* struct wimm_mr */
+	REQUEST_REMOTE_CLOSE, /* struct wimm_remote_mr */
+	REQUEST_PEER_DONE,    /* struct peer, its last event was delivered */
+};
+
+struct request {
+	struct mpsc_node node;
+	enum request_kind kind;
+};
+
+/* What travels to the callback thread; run() is called once there, under no lock. */
+struct delivery {
+	struct mpsc_node node;
+	void (*run)(struct delivery *d);
+};
+
+enum op_kind {
+	OP_WRITE = 1,
+	OP_PAGED,
+	OP_SCATTER,
+	OP_SEND,
+	OP_RECVS,
+	OP_EXPECT,
+	OP_RETIRE,
+};
+
+/* The part of a write that goes to one peer: pages [next, end) of a paged write, or the bytes of
+ * one slice. Owned by the worker once its operation is. */
+struct leg {
+	struct list link; /* in remote_mr.waiting or peer.pending */
+	struct op *op;
+	struct wimm_remote_mr *dst;
+	uint64_t src_offset;
+	uint64_t dst_offset;
+	uint64_t len_bytes; /* slices */
+	uint64_t next;      /* pages, or work requests of a slice, posted so far */
+	uint64_t end;
+	uint64_t op_seq; /* names a split operation to the receiver; 0: not split */
+	uint32_t parts;  /* what the receiver waits for before it counts; 0, 1: not split */
+	uint32_t parts_sent;
+	uint32_t dst_generation;
+	uint32_t run;       /* requests for one path before the next has its turn */
+	uint32_t pieces;    /* slices: requests a part */
+	uint8_t path_count; /* planned paths; 0: not planned yet */
+	uint8_t path_map[WIMM_MAX_NICS];
+	enum leg_state {
+		LEG_IDLE = 0,   /* not taken by a remote region yet */
+		LEG_WAITING,    /* in remote_mr.waiting */
+		LEG_PENDING,    /* in peer.pending */
+		LEG_POSTED,     /* all its requests are on NICs or done */
+		LEG_CONFIRMING, /* in peer.confirms */
+	} state;
+	bool held; /* counts in remote_mr.refs */
+};
+
+struct op_paged {
+	uint32_t *indices; /* count of the source, then count of the destination */
+	uint64_t count;
+	uint64_t src_stride, dst_stride;
+	uint64_t page_len_bytes;
+	uint64_t index_bytes; /* charged to the engine's budget */
+};
+
+#define OP_STATE_LIVE   1u
+#define OP_STATE_CANCEL 2u
+#define OP_STATE_BITS   8
+
+struct op {
+	struct request request;   /* inbox */
+	struct request cancel;    /* inbox; pushed at most once a life */
+	struct delivery delivery; /* callback queue */
+	_Atomic uint64_t state;   /* generation << OP_STATE_BITS | OP_STATE_*; shared */
+
+	/* Fixed at submission. */
+	uint32_t index;
+	enum op_kind kind;
+	uint32_t flags;
+	uint32_t imm;
+	uint32_t nic_index;
+	uint32_t src_generation;
+	bool src_held; /* counts in wimm_mr.refs; the worker's */
+	struct worker *worker;
+	struct wimm_on_done on_done;
+	const struct wimm_mr *src;
+	uint64_t submit_ns;
+	uint64_t deadline_ns; /* CLOCK_NEVER_NS: none */
+
+	/* Owned by the worker. */
+	wimm_status status;
+	bool started;           /* accepted by the worker and not settled */
+	bool close_asked;       /* the engine's close has cancelled it */
+	bool aborted;           /* status is final, waiting for outstanding requests */
+	uint32_t confirms_left; /* legs that the receiver has not confirmed */
+	uint32_t heap_index;    /* in the timers; 0: none */
+	uint32_t legs_open;     /* not completely posted */
+	uint64_t outstanding;   /* work requests on NICs */
+	uint64_t post_ns;
+	uint64_t settled_ns;
+	uint64_t bytes_total;
+	uint64_t descriptors;      /* posted */
+	uint64_t descriptors_done; /* ended well */
+	wimm_peer blame;
+	char text[WIMM_ERROR_TEXT_BYTES];
+
+	struct leg leg;   /* writes to one peer */
+	struct leg *legs; /* &leg, or an array of a scatter */
+	uint32_t leg_count;
+	struct op_paged paged;
+	struct list link;      /* worker.ops, while started */
+	struct list wait_link; /* peer.sends, or worker.confirms, worker.retires */
+	struct {
+		struct peer *peer;
+		wimm_peer id;
+		uint8_t *data;
+		uint64_t len_bytes;
+		uint64_t seq;
+		bool in_flight;
+	} send;
+	struct recv_pool *recvs;
+	struct {
+		struct imm_expect e;
+		struct wimm_owes *owes_ids; /* as given; looked up by the worker */
+	} expect;
+	struct {
+		uint64_t id;
+		uint32_t left; /* sessions that have not answered */
+		uint32_t wait_count;
+		struct retire_wait *waits;
+		uint64_t dropped;
+	} retire;
+};
+
+/* Ids: generation << 32 | index + 1. Tokens of work requests: generation << 32 | index << 8 |
+ * bits. */
+#define OP_TOKEN_COUNTED 1u /* the request carries an immediate or ends a part */
+
+#endif

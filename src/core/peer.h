@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CORE_PEER_H
+#define CORE_PEER_H
+
+/* Peers, their sessions and paths; all owned by the worker but for `public_state`. */
+
+#include "base/hash.h"
+#include "core/op.h"
+#include "core/wire.h"
+
+#include <wimm/region.h>
+
+enum peer_state {
+	PEER_FREE = 0,
+	PEER_CONNECTING = 1,
+	PEER_UP = 2,
+	PEER_DOWN = 3, /* never up again; its id stays refused */
+};
+
+enum path_state { PATH_NONE = 0, PATH_OPENING, PATH_UP, PATH_CLOSING };
+
+/* What a prov context points to. */
+enum context_kind { CONTEXT_CTL = 1, CONTEXT_PATH };
+struct context {
+	enum context_kind kind;
+};
+
+/* Local NIC index % own count to remote NIC index % their count. */
+struct path {
+	struct context context;
+	enum path_state state;
+	struct peer *peer;
+	struct prov_path *prov;
+	uint32_t index;
+	uint32_t nic; /* local */
+	uint32_t remote_nic;
+	uint32_t seq; /* which life of this path */
+	uint32_t outstanding;
+	uint64_t posted_marks; /* requests posted that the receiver counts */
+	uint64_t seen_marks;   /* the same, received */
+	uint64_t acked_marks;  /* the peer's seen_marks as last told */
+};
+
+/* A ctl before it is known whose it is, and afterwards. */
+struct ctl {
+	struct context context;
+	struct list link; /* worker.strangers without a peer, worker.dead_ctls */
+	struct peer *peer;
+	struct prov_ctl *prov;
+	uint32_t nic;
+	uint64_t opened_ns;
+	bool dead; /* closed; freed at the end of the turn */
+};
+
+struct peer_event {
+	struct delivery delivery;
+	struct worker *worker;
+	struct wimm_peer_event event;
+	char text[WIMM_ERROR_TEXT_BYTES];
+	struct peer *owner; /* the down event: the slot is freed after it */
+	bool heap;          /* allocated: freed after it ran */
+};
+
+struct peer {
+	_Atomic uint64_t
+		public_state; /* generation << 8 | enum peer_state; shared, written by the worker */
+	struct request done;  /* inbox, after the down event ran */
+
+	/* Owned by the worker. */
+	struct worker *worker;
+	uint32_t slot;
+	uint32_t generation;
+	enum peer_state state;
+	struct list link;   /* worker.peers */
+	struct peer *alias; /* this one turned out to be that one */
+	struct wire_addr addr;
+	bool instance_known;
+	bool initiator;
+	bool leaving; /* this side said goodbye */
+	bool down_delivered;
+	uint64_t goodbye_step; /* the peer said goodbye in this step; 0: it has not */
+	uint8_t progress_mode;
+	uint64_t nonce;
+	struct ctl *ctl;
+	uint32_t dial_nic;   /* remote NIC last tried for the ctl */
+	bool awaiting_hello; /* the other side won the simultaneous open */
+	uint64_t connect_deadline_ns;
+	struct list outbox; /* messages the ctl had no room for */
+	uint32_t outbox_count;
+	struct list talk_link; /* worker.talkers, while outbox is not empty */
+	uint64_t last_rx_ns;
+	uint64_t last_tx_ns;
+	uint64_t timeout_ns;
+	uint32_t max_msg_bytes;
+	uint32_t path_count;
+	uint32_t paths_up;
+	uint32_t paths_open; /* not yet reported closed by the provider */
+	uint32_t next_path;  /* round robin */
+	struct path path[WIRE_MAX_PATHS];
+
+	struct list pending;    /* legs to post */
+	struct list ready_link; /* worker.ready */
+	struct list remotes;    /* remote_mr.link */
+	uint32_t refs;          /* remote regions, open operations */
+	struct list sends;      /* operations, oldest first */
+	uint32_t sends_in_flight;
+	bool sends_stuck; /* the ctl was full */
+	bool send_wait;   /* the peer has no buffer; waits for MSG_READY */
+	bool owes_ready;  /* this side refused a message and owes a MSG_READY */
+	uint64_t send_seq;
+	struct list confirms;   /* legs of the next CONFIRM */
+	struct list confirming; /* legs of the one under way */
+	uint64_t confirm_id;    /* under way; 0: none */
+	bool hold;              /* unordered: nothing is posted while a CONFIRM is under way */
+	bool blocked;           /* not in worker.ready though legs are pending */
+	uint64_t asked_id;      /* the peer's CONFIRM that is not answered yet; 0: none */
+	uint64_t asked_mark[WIRE_MAX_PATHS];
+	struct hash parts;      /* op_seq -> struct part * */
+	struct list parts_done; /* unused entries */
+	uint64_t op_seq;
+	struct list retires; /* the peer's requests that wait for our writes */
+
+	wimm_status cause;
+	uint32_t vendor_code;
+	char text[WIMM_ERROR_TEXT_BYTES];
+	struct peer_event up_event;
+	struct peer_event down_event;
+};
+
+#define PEER_PUBLIC(generation, state) ((uint64_t)(generation) << 8 | (uint64_t)(state))
+
+/* A peer's region; memory belongs to the worker's table and is reused, never returned early. */
+struct wimm_remote_mr {
+	struct request request; /* REQUEST_REMOTE_CLOSE */
+	_Atomic uint32_t
+		public_state; /* enum remote_state; written by the worker, read by submitters */
+	_Atomic uint32_t generation; /* of this handle's life */
+	struct worker *worker;
+	uint32_t slot;
+
+	/* Fixed while the handle lives. */
+	uint64_t base;
+	uint64_t len_bytes;
+	uint32_t region_slot;
+	uint32_t region_generation;
+	uint32_t key_count;
+	wimm_peer peer_id;
+	uint64_t key[WIMM_MAX_NICS];
+
+	/* Owned by the worker. */
+	struct peer *peer;
+	struct list link;    /* peer.remotes */
+	struct list waiting; /* legs, until the owner has said that the region stands */
+	uint32_t refs;       /* legs of operations that have not settled */
+	bool check_sent;
+	bool closing;
+	bool revoke_owed; /* a REVOKE_ACK is owed when refs is 0 */
+};
+
+enum remote_state { REMOTE_FREE = 0, REMOTE_NEW, REMOTE_VALID, REMOTE_REVOKED, REMOTE_LOST };
+
+#endif

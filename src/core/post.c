@@ -1,0 +1,386 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Writes on the worker: from a started operation to posted requests, and from completions back. */
+#include "core/engine.h"
+#include "core/shard.h"
+
+#include "base/assert.h"
+#include "base/log.h"
+#include "plat/clock.h"
+
+#include <inttypes.h>
+
+/* Blocked legs looked at in one turn of a peer before it waits for room. */
+#define BLOCKED_LEGS_MAX 4
+
+static void op_maybe_settle(struct worker *w, struct op *op)
+{
+	if (!op->started || op->outstanding != 0 || op->legs_open != 0 || op->confirms_left != 0)
+		return;
+	if (op->status != WIMM_OK)
+		for (uint32_t i = 0; i < op->leg_count; i++)
+			count_abandon(w, &op->legs[i]);
+	op_settle(w, op);
+}
+
+/* All is acked: settle, or wait for the receivers' watermarks. */
+static void op_acked(struct worker *w, struct op *op)
+{
+	if (op->outstanding != 0 || op->legs_open != 0)
+		return;
+	if (op->status == WIMM_OK && (op->flags & WIMM_CONFIRMED) != 0 && op->confirms_left == 0 &&
+	    op->leg_count != 0) {
+		op->confirms_left = op->leg_count;
+		for (uint32_t i = 0; i < op->leg_count; i++)
+			count_confirm(w, &op->legs[i]);
+		return;
+	}
+	op_maybe_settle(w, op);
+}
+
+void post_leg_confirmed(struct worker *w, struct leg *leg)
+{
+	leg->state = LEG_POSTED;
+	leg->op->confirms_left--;
+	op_maybe_settle(w, leg->op);
+}
+
+static void leg_close(struct worker *w, struct leg *leg)
+{
+	struct op *op = leg->op;
+
+	switch (leg->state) {
+	case LEG_PENDING:
+		STAT_SUB(w, pending_legs, 1);
+		list_remove(&leg->link);
+		break;
+	case LEG_WAITING:
+		list_remove(&leg->link);
+		break;
+	case LEG_CONFIRMING:
+		list_remove(&leg->link);
+		op->confirms_left--;
+		leg->state = LEG_POSTED;
+		return;
+	case LEG_POSTED:
+		return;
+	case LEG_IDLE:
+		break;
+	}
+	leg->state = LEG_POSTED;
+	leg->end = leg->next;
+	op->legs_open--;
+}
+
+void post_fail_leg(struct worker *w, struct leg *leg, wimm_status status, const char *text)
+{
+	struct op *op = leg->op;
+
+	op_fail(op, status, leg->dst->peer_id, "%s", text);
+	leg_close(w, leg);
+	op_maybe_settle(w, op);
+}
+
+static void peer_ready(struct worker *w, struct peer *p)
+{
+	if (list_linked(&p->ready_link) || p->hold || list_empty(&p->pending))
+		return;
+	list_push_back(&w->ready, &p->ready_link);
+}
+
+static void account(struct worker *w, struct path *path, struct leg *leg, const struct prov_wr *wr,
+                    uint32_t taken)
+{
+	struct op *op = leg->op;
+	uint32_t marks = 0;
+
+	for (uint32_t k = 0; k < taken; k++)
+		marks += wr[k].flags != 0;
+	if (op->post_ns == 0 && taken != 0)
+		op->post_ns = w->now_ns;
+	leg->next += taken;
+	op->outstanding += taken;
+	op->descriptors += taken;
+	path->outstanding += taken;
+	path->posted_marks += marks;
+	STAT_ADD(w, writes_posted, taken);
+	STAT_ADD(w, imms_sent, marks);
+}
+
+/* Try the other paths for a leg that may use any. */
+static uint32_t post_elsewhere(struct worker *w, struct peer *p, struct leg *leg,
+                               struct path *not_this, uint32_t count)
+{
+	for (uint32_t i = 0; i < p->path_count; i++) {
+		struct path *path = &p->path[i];
+		uint32_t taken;
+
+		if (path == not_this || path->state != PATH_UP)
+			continue;
+		shard_fill(w, leg, path, w->wr, count);
+		taken = w->prov->post(path->prov, w->wr, count);
+		account(w, path, leg, w->wr, taken);
+		if (taken != 0)
+			return taken;
+	}
+	return 0;
+}
+
+/* Post up to max requests of a leg; fewer when its paths are full. False: the leg failed, and its
+ * operation may be gone. */
+static bool leg_post(struct worker *w, struct peer *p, struct leg *leg, uint32_t max,
+                     uint32_t *out_posted)
+{
+	uint32_t posted = 0;
+
+	*out_posted = 0;
+	while (leg->next < leg->end && posted < max) {
+		uint32_t room = max - posted < 256 ? max - posted : 256;
+		uint32_t count;
+		uint32_t taken = 0;
+		struct path *path = shard_next(p, leg, room, &count);
+
+		if (path->state == PATH_UP) {
+			shard_fill(w, leg, path, w->wr, count);
+			taken = w->prov->post(path->prov, w->wr, count);
+			account(w, path, leg, w->wr, taken);
+		} else if (!shard_any_path(leg)) {
+			post_fail_leg(w, leg, WIMM_E_NIC_LOST,
+			              "a NIC path of a split or pinned write was lost");
+			return false;
+		}
+		if (taken == 0 && shard_any_path(leg))
+			taken = post_elsewhere(w, p, leg, path, count);
+		posted += taken;
+		*out_posted = posted;
+		if (taken < count)
+			break;
+	}
+	return true;
+}
+
+/* Take a completely posted leg out. */
+static bool leg_finish(struct worker *w, struct leg *leg)
+{
+	if (leg->state != LEG_PENDING || leg->next < leg->end)
+		return false;
+	STAT_SUB(w, pending_legs, 1);
+	list_remove(&leg->link);
+	leg->state = LEG_POSTED;
+	leg->op->legs_open--;
+	op_acked(w, leg->op);
+	return true;
+}
+
+void post_leg_ready(struct worker *w, struct leg *leg, bool at_once)
+{
+	struct peer *p = leg->dst->peer;
+	bool alone = list_empty(&p->pending);
+	uint32_t posted;
+
+	DASSERT(p->state == PEER_UP);
+	if (leg->path_count == 0 && !shard_plan(w, p, leg)) {
+		post_fail_leg(w, leg, WIMM_E_NIC_LOST, "no path of this peer uses the pinned NIC");
+		return;
+	}
+	leg->state = LEG_PENDING;
+	STAT_ADD(w, pending_legs, 1);
+	list_push_back(&p->pending, &leg->link);
+	/* The first request of a new operation goes out at once, even when others wait. */
+	if (at_once && !p->hold) {
+		if (!leg_post(w, p, leg, alone ? w->post_batch : 1, &posted) || leg_finish(w, leg))
+			return;
+	}
+	if (!p->blocked)
+		peer_ready(w, p);
+}
+
+static void peer_turn(struct worker *w, struct peer *p)
+{
+	uint32_t budget = w->post_batch;
+	uint32_t stuck = 0;
+
+	while (budget != 0 && !list_empty(&p->pending) && !p->hold && stuck < BLOCKED_LEGS_MAX) {
+		struct leg *leg = LIST_ENTRY(p->pending.next, struct leg, link);
+		uint32_t posted;
+		bool alive = leg_post(w, p, leg, budget, &posted);
+
+		budget -= posted;
+		if (!alive || leg_finish(w, leg))
+			continue;
+		if (posted == 0)
+			stuck++;
+		list_remove(&leg->link); /* others of this peer have their turn */
+		list_push_back(&p->pending, &leg->link);
+	}
+	/* Without anything outstanding no completion would wake the peer up again. */
+	p->blocked = stuck != 0 && budget == w->post_batch;
+}
+
+bool post_pending(struct worker *w)
+{
+	struct list turn;
+	bool any = false;
+
+	list_init(&turn);
+	list_splice_back(&turn, &w->ready);
+	for (;;) {
+		struct list *link = list_pop_front(&turn);
+		struct peer *p;
+
+		if (link == NULL)
+			return any;
+		p = LIST_ENTRY(link, struct peer, ready_link);
+		peer_turn(w, p);
+		any = any || !p->blocked;
+		if (!p->blocked)
+			peer_ready(w, p);
+	}
+}
+
+void post_peer_room(struct worker *w, struct peer *p)
+{
+	p->blocked = false;
+	peer_ready(w, p);
+}
+
+/* What to tell of a request that came back with an error. */
+static void done_failed(struct worker *w, struct path *path, struct op *op,
+                        const struct prov_cqe *c)
+{
+	struct peer *p = path->peer;
+
+	if (op->aborted)
+		return; /* its cause is known */
+	if (p->state == PEER_DOWN)
+		op_fail(op, p->cause, peer_id(p), "%s", p->text);
+	else
+		op_fail(op, c->status, peer_id(p), "path %" PRIu32 " (local NIC %" PRIu32 "): %s",
+		        path->index, path->nic,
+		        c->text != NULL ? c->text : wimm_status_text(c->status));
+	/* Whether it was counted over there is unknown, and so is all that follows on this path. */
+	if (c->status != WIMM_E_CANCELLED && c->status != WIMM_E_PATH_LOST &&
+	    path->state == PATH_UP)
+		path_lost(w, path, c->status, c->vendor_code, c->text);
+}
+
+void post_done(struct worker *w, struct path *path, const struct prov_cqe *c)
+{
+	uint32_t index = (uint32_t)c->token >> 8;
+	struct op *op = &w->ops[index < w->max_ops ? index : 0];
+
+	if (index >= w->max_ops || op_id(op) >> 32 != c->token >> 32 || !op->started ||
+	    c->count > op->outstanding || c->count > path->outstanding) {
+		LOG_ERROR("NIC %" PRIu32 ": completion of unknown token %#" PRIx64, path->nic,
+		          c->token);
+		peer_down(w, path->peer, WIMM_E_PROTOCOL, c->vendor_code,
+		          "the NIC completed a request that was never posted");
+		return;
+	}
+	path->outstanding -= c->count;
+	op->outstanding -= c->count;
+	if (c->status == WIMM_OK)
+		op->descriptors_done += c->count;
+	if ((c->token & OP_TOKEN_COUNTED) != 0) {
+		if (c->status == WIMM_OK || (c->flags & PROV_CQE_SENT) != 0)
+			op->legs[0].parts_sent += c->count;
+		else
+			path->posted_marks -= c->count;
+	}
+	op->legs_open++; /* keeps it while a lost path fails its other legs */
+	if (c->status != WIMM_OK)
+		done_failed(w, path, op, c);
+	op->legs_open--;
+	if (path->peer->state == PEER_UP)
+		post_peer_room(w, path->peer);
+	op_acked(w, op);
+}
+
+void post_fail_region(struct worker *w, struct wimm_remote_mr *r)
+{
+	LIST_FOR_EACH(it, &r->peer->pending) {
+		struct leg *leg = LIST_ENTRY(it, struct leg, link);
+
+		if (leg->dst == r)
+			post_fail_leg(w, leg, WIMM_E_REVOKED,
+			              "the peer has deregistered the region");
+	}
+}
+
+/* Fail what has not been posted, and what was acked but not confirmed; the rest comes back from the
+ * closed paths. */
+void post_peer_down(struct worker *w, struct peer *p)
+{
+	struct list *lists[] = { &p->pending, &p->confirms, &p->confirming };
+
+	for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)
+		while (!list_empty(lists[i]))
+			post_fail_leg(w, LIST_ENTRY(lists[i]->next, struct leg, link), p->cause,
+			              p->text);
+}
+
+void post_start(struct worker *w, struct op *op)
+{
+	struct wimm_mr *mr = (struct wimm_mr *)(uintptr_t)op->src;
+
+	op->legs_open = op->leg_count;
+	if (mr != NULL) {
+		/* Relaxed: only the worker changes these two while the handle is out. */
+		if (atomic_load_explicit(&mr->generation, memory_order_relaxed) !=
+		            op->src_generation ||
+		    atomic_load_explicit(&mr->public_state, memory_order_relaxed) == MR_FREE)
+			op_fail(op, WIMM_E_REVOKED, 0, "the source region was deregistered");
+		else {
+			mr->refs++;
+			op->src_held = true;
+		}
+	}
+	op->legs_open++; /* keeps it from settling while its legs start */
+	for (uint32_t i = 0; i < op->leg_count; i++) {
+		if (op->src_held || mr == NULL)
+			remote_leg(w, &op->legs[i]);
+		else
+			leg_close(w, &op->legs[i]);
+	}
+	op->legs_open--;
+	op_acked(w, op);
+}
+
+static void take_back(struct worker *w, struct op *op, struct leg *leg)
+{
+	struct peer *p = leg->dst->peer;
+	uint64_t token = (op_id(op) & 0xffffffff00000000u) | (uint64_t)op->index << 8;
+
+	if (!leg->held || p == NULL)
+		return;
+	for (uint32_t i = 0; i < p->path_count; i++) {
+		struct path *path = &p->path[i];
+
+		if (path->state != PATH_UP || path->outstanding == 0)
+			continue;
+		if (!w->nic[path->nic].caps.can_cancel) {
+			path_lost(w, path, WIMM_E_PATH_LOST, 0,
+			          "fenced: a write in flight was given up");
+			continue;
+		}
+		w->prov->cancel(path->prov, token);
+		w->prov->cancel(path->prov, token | OP_TOKEN_COUNTED);
+	}
+}
+
+void post_abort(struct worker *w, struct op *op, wimm_status status, const char *text)
+{
+	if (op->aborted)
+		return;
+	op->aborted = true;
+	op_fail(op, status, op->leg_count == 1 ? op->legs[0].dst->peer_id : 0,
+	        "%s; %" PRIu64 " of %" PRIu64 " posted requests were done", text,
+	        op->descriptors_done, op->descriptors);
+	op->legs_open++;
+	for (uint32_t i = 0; i < op->leg_count; i++)
+		leg_close(w, &op->legs[i]);
+	if (op->outstanding != 0)
+		for (uint32_t i = 0; i < op->leg_count; i++)
+			take_back(w, op, &op->legs[i]);
+	op->legs_open--;
+	op_maybe_settle(w, op);
+}

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CORE_REGION_H
+#define CORE_REGION_H
+
+/* Local registrations and the handles of remote ones. Their memory is reused, never returned before
+ * the engine closes, so that a stale handle is found out instead of followed. */
+
+#include "core/peer.h"
+#include "plat/mutex.h"
+
+enum mr_state { MR_FREE = 0, MR_OPENING, MR_LIVE, MR_CLOSING };
+
+struct wimm_mr {
+	struct request request;        /* REQUEST_DEREG */
+	struct delivery delivery;      /* dereg's on_done */
+	_Atomic uint32_t public_state; /* enum mr_state */
+	_Atomic uint32_t generation;   /* never 0 */
+	struct wimm_engine *engine;
+	uint32_t slot;
+
+	/* Fixed while it lives. */
+	void *addr;
+	uint64_t len_bytes;
+	uint32_t flags;
+	uint64_t key[WIMM_MAX_NICS];
+	struct wimm_on_done on_done;
+
+	/* Owned by the worker. */
+	struct list link;   /* worker.deregs */
+	uint32_t refs;      /* operations that have it as their source */
+	uint32_t acks_left; /* sessions that have not acknowledged the revocation */
+	bool revoking;
+	uint8_t *acked; /* one bit a peer slot that still owes an acknowledgement */
+};
+
+struct region_table {
+	_Atomic(struct wimm_mr *) *slot;
+	uint32_t max;
+	uint32_t used;  /* slots ever handed out */
+	uint32_t *free; /* stack */
+	uint32_t free_count;
+	_Atomic uint64_t live;
+	struct wimm_remote_mr **remote; /* the worker's */
+	uint32_t remote_used, remote_max;
+	uint32_t *remote_free;
+	uint32_t remote_free_count;
+};
+
+wimm_status region_table_init(struct region_table *t, uint32_t max);
+void region_table_fini(struct region_table *t);
+void remotes_fini(struct region_table *t);
+
+#endif

@@ -1,0 +1,382 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Peers' regions: handles, the first-use check, revocation. */
+#include "core/engine.h"
+#include "core/error_text.h"
+
+#include "base/alloc.h"
+#include "base/assert.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static void set_state(struct wimm_remote_mr *r, enum remote_state state)
+{
+	/* Release, with the acquire in remote_usable(). */
+	atomic_store_explicit(&r->public_state, state, memory_order_release);
+}
+
+static enum remote_state state_of(const struct wimm_remote_mr *r)
+{
+	/* Relaxed: the worker is the only writer and asks here. */
+	return (enum remote_state)atomic_load_explicit(&r->public_state, memory_order_relaxed);
+}
+
+wimm_status remote_usable(const struct wimm_engine *engine, const struct wimm_remote_mr *r)
+{
+	if (r == NULL || r->worker != &engine->worker)
+		return WIMM_E_INVAL;
+	switch ((enum remote_state)atomic_load_explicit(&r->public_state, memory_order_acquire)) {
+	case REMOTE_NEW:
+	case REMOTE_VALID:
+		return WIMM_OK;
+	case REMOTE_REVOKED:
+		error_text_set("the peer has deregistered region %" PRIu32 " (generation %08" PRIx32
+		               "): get a new descriptor",
+		               r->region_slot, r->region_generation);
+		return WIMM_E_REVOKED;
+	case REMOTE_LOST:
+		error_text_set("peer %" PRIx64 ", which owns the region, is lost: reconnect with a "
+		               "new descriptor",
+		               r->peer_id);
+		return WIMM_E_PEER_LOST;
+	case REMOTE_FREE:
+		break;
+	}
+	return WIMM_E_INVAL;
+}
+
+static void send_check(struct worker *w, struct wimm_remote_mr *r)
+{
+	struct wire_msg m = { .type = WIRE_MR_CHECK };
+
+	if (r->check_sent || r->peer->state != PEER_UP)
+		return;
+	r->check_sent = true;
+	m.u.mr.region_slot = r->region_slot;
+	m.u.mr.generation = r->region_generation;
+	session_say(w, r->peer, &m);
+}
+
+void remote_leg(struct worker *w, struct leg *leg)
+{
+	struct wimm_remote_mr *r = leg->dst;
+	enum remote_state state = state_of(r);
+
+	if (atomic_load_explicit(&r->generation, memory_order_relaxed) != leg->dst_generation)
+		state = REMOTE_FREE; /* closed by another thread while this was being submitted */
+	switch (state) {
+	case REMOTE_FREE:
+		post_fail_leg(w, leg, WIMM_E_INVAL, "the remote region was closed");
+		return;
+	case REMOTE_REVOKED:
+		post_fail_leg(w, leg, WIMM_E_REVOKED, "the peer has deregistered the region");
+		return;
+	case REMOTE_LOST:
+		post_fail_leg(w, leg, r->peer->cause, r->peer->text);
+		return;
+	case REMOTE_NEW:
+		leg->held = true;
+		r->refs++;
+		leg->state = LEG_WAITING;
+		list_push_back(&r->waiting, &leg->link);
+		send_check(w, r);
+		return;
+	case REMOTE_VALID:
+		leg->held = true;
+		r->refs++;
+		post_leg_ready(w, leg, true);
+		return;
+	}
+}
+
+static void remote_free(struct worker *w, struct wimm_remote_mr *r)
+{
+	struct region_table *t = &w->engine->regions;
+	struct peer *p = r->peer;
+
+	list_remove(&r->link);
+	r->peer = NULL;
+	set_state(r, REMOTE_FREE);
+	t->remote_free[t->remote_free_count++] = r->slot;
+	p->refs--;
+	peer_maybe_free(w, p);
+}
+
+static void revoke_ack(struct worker *w, struct wimm_remote_mr *r)
+{
+	struct wire_msg m = { .type = WIRE_REVOKE_ACK };
+
+	r->revoke_owed = false;
+	m.u.mr.region_slot = r->region_slot;
+	m.u.mr.generation = r->region_generation;
+	LIST_FOR_EACH(it, &r->peer->remotes) { /* the same region may have several handles */
+		struct wimm_remote_mr *q = LIST_ENTRY(it, struct wimm_remote_mr, link);
+
+		if (q->revoke_owed && q->region_slot == r->region_slot &&
+		    q->region_generation == r->region_generation)
+			return;
+	}
+	session_say(w, r->peer, &m);
+}
+
+void remote_leg_done(struct worker *w, struct leg *leg)
+{
+	struct wimm_remote_mr *r = leg->dst;
+
+	if (!leg->held)
+		return;
+	leg->held = false;
+	DASSERT(r->refs != 0);
+	if (--r->refs != 0)
+		return;
+	if (r->revoke_owed)
+		revoke_ack(w, r);
+	if (r->closing && r->refs == 0)
+		remote_free(w, r);
+}
+
+void remote_peer_up(struct worker *w, struct peer *p)
+{
+	LIST_FOR_EACH(it, &p->remotes) {
+		struct wimm_remote_mr *r = LIST_ENTRY(it, struct wimm_remote_mr, link);
+
+		if (!list_empty(&r->waiting))
+			send_check(w, r);
+		if (p->state != PEER_UP)
+			return;
+	}
+}
+
+static void fail_waiting(struct worker *w, struct wimm_remote_mr *r, wimm_status status,
+                         const char *text)
+{
+	while (!list_empty(&r->waiting))
+		post_fail_leg(w, LIST_ENTRY(r->waiting.next, struct leg, link), status, text);
+}
+
+/* Failing one leg may settle an operation, and so let go of other handles: they stay while a list
+ * of them is walked. */
+static void hold_all(struct peer *p)
+{
+	LIST_FOR_EACH(it, &p->remotes)
+		LIST_ENTRY(it, struct wimm_remote_mr, link)->refs++;
+}
+
+static void release_all(struct worker *w, struct peer *p)
+{
+	LIST_FOR_EACH(it, &p->remotes) {
+		struct wimm_remote_mr *r = LIST_ENTRY(it, struct wimm_remote_mr, link);
+
+		if (--r->refs == 0 && r->closing)
+			remote_free(w, r); /* itself only */
+	}
+}
+
+void remote_peer_down(struct worker *w, struct peer *p)
+{
+	hold_all(p);
+	LIST_FOR_EACH(it, &p->remotes) {
+		struct wimm_remote_mr *r = LIST_ENTRY(it, struct wimm_remote_mr, link);
+
+		set_state(r, REMOTE_LOST);
+		r->revoke_owed = false;
+		fail_waiting(w, r, p->cause, p->text);
+	}
+	release_all(w, p);
+}
+
+/* The owner ends a region: nothing new is posted, then it hears that all has drained. */
+static void on_revoke(struct worker *w, struct peer *p, const struct wire_msg *m)
+{
+	struct wire_msg ack = { .type = WIRE_REVOKE_ACK };
+	bool in_use = false;
+
+	hold_all(p);
+	LIST_FOR_EACH(it, &p->remotes) {
+		struct wimm_remote_mr *r = LIST_ENTRY(it, struct wimm_remote_mr, link);
+
+		if (r->region_slot != m->u.mr.region_slot ||
+		    r->region_generation != m->u.mr.generation)
+			continue;
+		set_state(r, REMOTE_REVOKED);
+		fail_waiting(w, r, WIMM_E_REVOKED, "the peer has deregistered the region");
+		post_fail_region(w, r);
+		r->revoke_owed = r->refs > 1;
+		in_use = in_use || r->revoke_owed;
+	}
+	release_all(w, p);
+	if (in_use)
+		return;
+	ack.u.mr = m->u.mr;
+	session_say(w, p, &ack);
+}
+
+static void on_state(struct worker *w, struct peer *p, const struct wire_msg *m)
+{
+	hold_all(p);
+	LIST_FOR_EACH(it, &p->remotes) {
+		struct wimm_remote_mr *r = LIST_ENTRY(it, struct wimm_remote_mr, link);
+
+		if (r->region_slot != m->u.mr.region_slot ||
+		    r->region_generation != m->u.mr.generation || state_of(r) != REMOTE_NEW)
+			continue;
+		if (m->u.mr.status != WIMM_OK) {
+			set_state(r, REMOTE_REVOKED);
+			fail_waiting(w, r, WIMM_E_REVOKED,
+			             "the peer does not know the region: it was deregistered");
+			continue;
+		}
+		set_state(r, REMOTE_VALID);
+		while (!list_empty(&r->waiting) && state_of(r) == REMOTE_VALID)
+			post_leg_ready(w, LIST_ENTRY(list_pop_front(&r->waiting), struct leg, link),
+			               true);
+	}
+	release_all(w, p);
+}
+
+void remote_message(struct worker *w, struct peer *p, const struct wire_msg *m)
+{
+	if (m->type == WIRE_REVOKE)
+		on_revoke(w, p, m);
+	else
+		on_state(w, p, m);
+}
+
+void remote_close(struct worker *w, struct request *request)
+{
+	struct wimm_remote_mr *r = LIST_ENTRY(request, struct wimm_remote_mr, request);
+
+	r->closing = true;
+	if (r->refs == 0)
+		remote_free(w, r);
+}
+
+void remotes_fini(struct region_table *t)
+{
+	for (uint32_t i = 0; i < t->remote_used; i++)
+		mem_free(t->remote[i]);
+	mem_free(t->remote);
+	mem_free(t->remote_free);
+	t->remote = NULL;
+	t->remote_free = NULL;
+	t->remote_used = 0;
+}
+
+/* --- opening --- */
+
+struct open_args {
+	const struct wire_desc *desc;
+	struct wimm_remote_mr *out;
+	wimm_status status;
+};
+
+static struct wimm_remote_mr *remote_slot(struct worker *w)
+{
+	struct region_table *t = &w->engine->regions;
+	struct wimm_remote_mr *r;
+
+	if (t->remote_free_count != 0)
+		return t->remote[t->remote_free[--t->remote_free_count]];
+	if (t->remote_used == t->remote_max) {
+		uint32_t max = t->remote_max == 0 ? 64 : t->remote_max * 2;
+		struct wimm_remote_mr **slots = mem_realloc(t->remote, max * sizeof(*slots));
+		uint32_t *frees;
+
+		if (slots == NULL)
+			return NULL;
+		t->remote = slots;
+		frees = mem_realloc(t->remote_free, max * sizeof(*frees));
+		if (frees == NULL)
+			return NULL;
+		t->remote_free = frees;
+		t->remote_max = max;
+	}
+	r = mem_calloc(1, sizeof(*r));
+	if (r == NULL)
+		return NULL;
+	r->slot = t->remote_used;
+	t->remote[t->remote_used++] = r;
+	return r;
+}
+
+static void open_on_worker(struct worker *w, void *arg)
+{
+	struct open_args *a = arg;
+	struct peer *p = peer_get(w, &a->desc->owner, &a->status);
+	struct wimm_remote_mr *r = p != NULL ? remote_slot(w) : NULL;
+
+	if (p == NULL)
+		return;
+	if (r == NULL) {
+		a->status = WIMM_E_NOMEM;
+		return;
+	}
+	r->worker = w;
+	r->request.kind = REQUEST_REMOTE_CLOSE;
+	r->base = a->desc->base;
+	r->len_bytes = a->desc->len_bytes;
+	r->region_slot = a->desc->region_slot;
+	r->region_generation = a->desc->generation;
+	r->key_count = a->desc->owner.nic_count;
+	memcpy(r->key, a->desc->key, sizeof(r->key));
+	r->peer = p;
+	r->peer_id = peer_id(p);
+	r->refs = 0;
+	r->check_sent = false;
+	r->closing = false;
+	r->revoke_owed = false;
+	list_init(&r->waiting);
+	list_push_back(&p->remotes, &r->link);
+	p->refs++;
+	atomic_fetch_add_explicit(&r->generation, 1, memory_order_relaxed);
+	set_state(r, p->state == PEER_DOWN ? REMOTE_LOST : REMOTE_NEW);
+	a->out = r;
+	a->status = WIMM_OK;
+}
+
+wimm_status wimm_open_remote_mr(struct wimm_engine *engine, const struct wimm_mr_desc *desc,
+                                struct wimm_remote_mr **out)
+{
+	wimm_status st = engine_check(engine);
+	struct wire_desc d;
+	struct open_args a = { .desc = &d };
+
+	if (st == WIMM_OK && (desc == NULL || out == NULL))
+		st = WIMM_E_INVAL;
+	if (st == WIMM_OK)
+		st = wire_desc_decode(desc, &d);
+	if (st != WIMM_OK)
+		return st;
+	if (strcmp(d.owner.provider, engine->worker.prov->name) != 0) {
+		error_text_set("the descriptor's owner uses provider %s, this engine %s",
+		               d.owner.provider, engine->worker.prov->name);
+		return WIMM_E_UNSUPPORTED;
+	}
+	worker_call(&engine->worker, open_on_worker, &a);
+	if (a.status == WIMM_OK)
+		*out = a.out;
+	return a.status;
+}
+
+wimm_status wimm_close_remote_mr(struct wimm_engine *engine, struct wimm_remote_mr *r)
+{
+	wimm_status st = engine_check(engine);
+
+	if (st != WIMM_OK)
+		return st;
+	if (r == NULL || r->worker != &engine->worker ||
+	    atomic_load_explicit(&r->public_state, memory_order_acquire) == REMOTE_FREE)
+		return WIMM_E_INVAL;
+	worker_push(&engine->worker, &r->request);
+	return WIMM_OK;
+}
+
+uint64_t wimm_remote_mr_len_bytes(const struct wimm_remote_mr *r)
+{
+	return r != NULL ? r->len_bytes : 0;
+}
+
+wimm_peer wimm_remote_mr_peer(const struct wimm_remote_mr *r)
+{
+	return r != NULL ? r->peer_id : 0;
+}

@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Watermarks: what each side posted and counted on each path, and the two questions they answer:
+ * has the receiver counted this (confirm), and can this value still come (retire)? */
+#include "core/engine.h"
+#include "core/recv.h"
+
+#include "base/alloc.h"
+#include "base/assert.h"
+
+#include <string.h>
+
+void count_fill_marks(const struct peer *p, struct wire_msg *m, uint64_t id)
+{
+	memset(&m->u.marks, 0, sizeof(m->u.marks));
+	m->type = WIRE_HEARTBEAT;
+	m->u.marks.id = id;
+	m->u.marks.path_count = p->path_count;
+	for (uint32_t k = 0; k < p->path_count; k++) {
+		m->u.marks.path_seq[k] = p->path[k].seq;
+		m->u.marks.mark[k] = p->path[k].seen_marks;
+	}
+}
+
+static void fill_posted(const struct peer *p, struct wire_msg *m, enum wire_type type, uint64_t id)
+{
+	count_fill_marks(p, m, id);
+	m->type = type;
+	for (uint32_t k = 0; k < p->path_count; k++)
+		m->u.marks.mark[k] = p->path[k].posted_marks;
+}
+
+/* Everything the peer posted before is counted here. A path that is gone brings nothing more. */
+static bool reached(const struct peer *p, const uint64_t *mark, bool lost_counts)
+{
+	for (uint32_t k = 0; k < p->path_count; k++) {
+		bool up = p->path[k].state == PATH_UP || p->path[k].state == PATH_OPENING;
+
+		if (p->path[k].seen_marks < mark[k] && (up || !lost_counts))
+			return false;
+	}
+	return true;
+}
+
+/* --- confirm --- */
+
+static void confirm_send(struct worker *w, struct peer *p)
+{
+	struct wire_msg m;
+
+	if (p->confirm_id != 0 || list_empty(&p->confirms) || p->state != PEER_UP)
+		return;
+	list_splice_back(&p->confirming, &p->confirms);
+	p->confirm_id = ++w->next_id;
+	p->hold = !w->nic[0].caps.ordered;
+	fill_posted(p, &m, WIRE_CONFIRM, p->confirm_id);
+	session_say(w, p, &m);
+}
+
+void count_confirm(struct worker *w, struct leg *leg)
+{
+	struct peer *p = leg->dst->peer;
+
+	if (p->state != PEER_UP) {
+		op_fail(leg->op, p->cause, peer_id(p), "%s", p->text);
+		post_leg_confirmed(w, leg);
+		return;
+	}
+	leg->state = LEG_CONFIRMING;
+	list_push_back(&p->confirms, &leg->link);
+	confirm_send(w, p);
+}
+
+static void confirm_end(struct worker *w, struct peer *p)
+{
+	p->confirm_id = 0;
+	if (p->hold) {
+		p->hold = false;
+		post_peer_room(w, p);
+	}
+}
+
+void confirm_heard(struct worker *w, struct peer *p, const struct wire_msg *m)
+{
+	if (m->u.marks.id == 0 || m->u.marks.id != p->confirm_id)
+		return;
+	confirm_end(w, p);
+	while (!list_empty(&p->confirming))
+		post_leg_confirmed(w, LIST_ENTRY(list_pop_front(&p->confirming), struct leg, link));
+	confirm_send(w, p);
+}
+
+void confirm_path_lost(struct worker *w, struct peer *p)
+{
+	confirm_end(w, p);
+	list_splice_back(&p->confirming, &p->confirms);
+	while (!list_empty(&p->confirming))
+		post_fail_leg(w, LIST_ENTRY(p->confirming.next, struct leg, link), WIMM_E_PATH_LOST,
+		              "acked, but a path was lost before the receiver confirmed");
+}
+
+void confirm_answer(struct worker *w, struct peer *p)
+{
+	struct wire_msg m;
+	uint64_t id = p->asked_id;
+
+	if (id == 0 || !reached(p, p->asked_mark, false))
+		return;
+	p->asked_id = 0;
+	count_fill_marks(p, &m, id);
+	session_say(w, p, &m);
+}
+
+void confirm_asked(struct worker *w, struct peer *p, const struct wire_msg *m)
+{
+	if (m->u.marks.path_count != p->path_count) {
+		peer_down(w, p, WIMM_E_PROTOCOL, 0, "watermarks of another number of paths");
+		return;
+	}
+	p->asked_id = m->u.marks.id;
+	memcpy(p->asked_mark, m->u.marks.mark, sizeof(p->asked_mark));
+	confirm_answer(w, p);
+}
+
+void confirm_peer_down(struct peer *p)
+{
+	p->confirm_id = 0;
+	p->asked_id = 0;
+	p->hold = false;
+}
+
+/* --- retire: the side that counts --- */
+
+/* One session that has not said yet that a value is done with. */
+struct retire_wait {
+	struct peer *peer; /* NULL: done */
+	bool heard;
+	uint64_t mark[WIRE_MAX_PATHS];
+};
+
+static void retire_finish(struct worker *w, struct op *op)
+{
+	if (op->retire.left != 0)
+		return;
+	if (op->status == WIMM_OK)
+		op->retire.dropped = imm_forget(w->imms, op->imm);
+	mem_free(op->retire.waits);
+	op->retire.waits = NULL;
+	list_remove(&op->wait_link);
+	op_settle(w, op);
+}
+
+static void wait_check(struct op *op, struct retire_wait *r)
+{
+	if (r->peer == NULL || !r->heard || !reached(r->peer, r->mark, true))
+		return;
+	r->peer = NULL;
+	op->retire.left--;
+}
+
+void retire_start(struct worker *w, struct op *op)
+{
+	struct wire_msg m = { .type = WIRE_RETIRE };
+	uint32_t count = 0;
+
+	list_push_back(&w->retires, &op->wait_link);
+	LIST_FOR_EACH(it, &w->peers)
+		count++;
+	op->retire.id = ++w->next_id;
+	op->retire.left = 1; /* held while the messages go out */
+	op->retire.wait_count = 0;
+	op->retire.waits = mem_calloc(count + 1, sizeof(*op->retire.waits));
+	if (op->retire.waits == NULL) {
+		op_fail(op, WIMM_E_NOMEM, 0, "no memory to ask %u peers", count);
+		op->retire.left = 0;
+		retire_finish(w, op);
+		return;
+	}
+	m.u.retire.id = op->retire.id;
+	m.u.retire.imm = op->imm;
+	LIST_FOR_EACH(it, &w->peers) {
+		struct peer *p = LIST_ENTRY(it, struct peer, link);
+
+		if (p->alias != NULL || p->state == PEER_DOWN || p->ctl == NULL ||
+		    p->path_count == 0)
+			continue;
+		op->retire.waits[op->retire.wait_count++].peer = p;
+		op->retire.left++;
+		session_say(w, p, &m);
+	}
+	op->retire.left--;
+	retire_finish(w, op);
+}
+
+void retire_arrived(struct worker *w, struct peer *p)
+{
+	LIST_FOR_EACH(it, &w->retires) {
+		struct op *op = LIST_ENTRY(it, struct op, wait_link);
+
+		for (uint32_t i = 0; i < op->retire.wait_count; i++)
+			if (op->retire.waits[i].peer == p)
+				wait_check(op, &op->retire.waits[i]);
+		retire_finish(w, op);
+	}
+}
+
+void retire_heard(struct worker *w, struct peer *p, const struct wire_msg *m)
+{
+	LIST_FOR_EACH(it, &w->retires) {
+		struct op *op = LIST_ENTRY(it, struct op, wait_link);
+
+		if (op->retire.id != m->u.marks.id)
+			continue;
+		for (uint32_t i = 0; i < op->retire.wait_count; i++) {
+			struct retire_wait *r = &op->retire.waits[i];
+
+			if (r->peer != p || m->u.marks.path_count != p->path_count)
+				continue;
+			r->heard = true;
+			memcpy(r->mark, m->u.marks.mark, sizeof(r->mark));
+		}
+		break;
+	}
+	retire_arrived(w, p);
+}
+
+void retire_cancel(struct worker *w, struct op *op, wimm_status status, const char *text)
+{
+	op_fail(op, status, 0, "%s; %u peers had not answered", text, op->retire.left);
+	op->retire.left = 0;
+	retire_finish(w, op);
+}
+
+/* --- retire: the side that writes --- */
+
+struct retire_request {
+	struct list link; /* peer.retires */
+	uint64_t id;
+	uint32_t imm;
+};
+
+void retire_asked(struct worker *w, struct peer *p, const struct wire_msg *m)
+{
+	struct retire_request *r = mem_calloc(1, sizeof(*r));
+
+	if (r == NULL) {
+		peer_down(w, p, WIMM_E_NOMEM, 0, "no memory for its question");
+		return;
+	}
+	r->id = m->u.retire.id;
+	r->imm = m->u.retire.imm;
+	list_push_back(&p->retires, &r->link);
+	w->retire_requests++;
+}
+
+static bool under_way(const struct worker *w, const struct peer *p, uint32_t imm)
+{
+	LIST_FOR_EACH(it, (struct list *)(uintptr_t)&w->ops_started) {
+		const struct op *op = LIST_ENTRY(it, struct op, link);
+
+		if (op->kind > OP_SCATTER || (op->flags & WIMM_IMM) == 0 || op->imm != imm)
+			continue;
+		for (uint32_t i = 0; i < op->leg_count; i++)
+			if (op->legs[i].held && op->legs[i].dst->peer == p)
+				return true;
+	}
+	return false;
+}
+
+/* Called when the inbox is empty, so that what was accepted before the question counts. */
+void retire_answer(struct worker *w)
+{
+	LIST_FOR_EACH(it, &w->peers) {
+		struct peer *p = LIST_ENTRY(it, struct peer, link);
+
+		LIST_FOR_EACH(jt, &p->retires) {
+			struct retire_request *r = LIST_ENTRY(jt, struct retire_request, link);
+			struct wire_msg m;
+
+			if (under_way(w, p, r->imm))
+				continue;
+			fill_posted(p, &m, WIRE_RETIRE_ACK, r->id);
+			list_remove(&r->link);
+			mem_free(r);
+			w->retire_requests--;
+			session_say(w, p, &m);
+			if (p->state == PEER_DOWN)
+				break; /* its requests are gone */
+		}
+	}
+}
+
+void retire_peer_down(struct worker *w, struct peer *p)
+{
+	while (!list_empty(&p->retires)) {
+		mem_free(LIST_ENTRY(list_pop_front(&p->retires), struct retire_request, link));
+		w->retire_requests--;
+	}
+	LIST_FOR_EACH(it, &w->retires) {
+		struct op *op = LIST_ENTRY(it, struct op, wait_link);
+
+		for (uint32_t i = 0; i < op->retire.wait_count; i++) {
+			if (op->retire.waits[i].peer != p)
+				continue;
+			op->retire.waits[i].peer = NULL;
+			op->retire.left--;
+		}
+		retire_finish(w, op);
+	}
+}
+
+wimm_status wimm_retire_imm(struct wimm_engine *engine, uint32_t imm,
+                            const struct wimm_on_done *on_done, wimm_op *out_op)
+{
+	wimm_status st = engine_check(engine);
+	struct submit_common c = { 0, 0, on_done };
+	struct op *op;
+
+	if (st == WIMM_OK)
+		st = submit_get(engine, OP_RETIRE, &c, &op);
+	if (st != WIMM_OK)
+		return st;
+	op->imm = imm;
+	memset(&op->retire, 0, sizeof(op->retire));
+	op_submit(&engine->worker, op, out_op);
+	return WIMM_OK;
+}

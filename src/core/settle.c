@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The life of an operation outside its transfer: ids, submission, the one way it ends. */
+#include "core/engine.h"
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "plat/clock.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+wimm_op op_id(const struct op *op)
+{
+	/* Relaxed: the generation changes only when the slot is free. */
+	uint64_t state = atomic_load_explicit(&op->state, memory_order_relaxed);
+
+	return (state >> OP_STATE_BITS) << 32 | (op->index + 1);
+}
+
+struct op *op_by_id(struct worker *w, wimm_op id)
+{
+	uint32_t index = (uint32_t)id - 1;
+
+	return index < w->max_ops ? &w->ops[index] : NULL;
+}
+
+struct op *op_get(struct worker *w, enum op_kind kind)
+{
+	uint32_t index;
+	struct op *op;
+	uint64_t generation;
+
+	if (!idpool_get(&w->op_pool, &index)) {
+		STAT_ADD(w, again, 1);
+		return NULL;
+	}
+	op = &w->ops[index];
+	generation = (atomic_load_explicit(&op->state, memory_order_relaxed) >> OP_STATE_BITS) + 1;
+	generation &= 0xffffffffu;
+	if (generation == 0)
+		generation = 1;
+	memset((char *)op + offsetof(struct op, kind), 0,
+	       offsetof(struct op, leg) - offsetof(struct op, kind));
+	op->index = index;
+	op->kind = kind;
+	op->worker = w;
+	op->deadline_ns = CLOCK_NEVER_NS;
+	op->request.kind = REQUEST_OP;
+	op->cancel.kind = REQUEST_CANCEL;
+	op->text[0] = '\0';
+	list_init(&op->link);
+	list_init(&op->wait_link);
+	op->legs = NULL;
+	op->leg_count = 0;
+	op->paged.indices = NULL;
+	op->paged.index_bytes = 0;
+	op->send.data = NULL;
+	op->send.peer = NULL;
+	op->recvs = NULL;
+	op->expect.e.owes = NULL;
+	op->expect.owes_ids = NULL;
+	/* [A] with [B] in wimm_cancel(): an id is only handed out after its state is set. */
+	atomic_store_explicit(&op->state, generation << OP_STATE_BITS | OP_STATE_LIVE,
+	                      memory_order_release);
+	return op;
+}
+
+static void op_release(struct op *op)
+{
+	struct worker *w = op->worker;
+
+	if (op->paged.index_bytes != 0)
+		STAT_SUB(w, index_bytes, op->paged.index_bytes);
+	mem_free(op->paged.indices);
+	if (op->legs != &op->leg)
+		mem_free(op->legs);
+	mem_free(op->send.data);
+	mem_free(op->expect.e.owes);
+	mem_free(op->expect.owes_ids);
+	idpool_put(&w->op_pool, op->index);
+	/* [C] with [D] in submit_block(): the slot is free before its waiter looks again. */
+	if (atomic_load_explicit(&w->room_waiters, memory_order_seq_cst) != 0)
+		wake_signal_always(&w->room);
+}
+
+void op_unget(struct worker *w, struct op *op)
+{
+	(void)w;
+	atomic_fetch_and_explicit(&op->state, ~(uint64_t)OP_STATE_LIVE, memory_order_relaxed);
+	op_release(op);
+}
+
+void op_submit(struct worker *w, struct op *op, wimm_op *out)
+{
+	if (out != NULL)
+		*out = op_id(op);
+	STAT_ADD(w, ops_submitted, 1);
+	worker_push(w, &op->request);
+}
+
+void op_fail(struct op *op, wimm_status status, wimm_peer blame, const char *fmt, ...)
+{
+	va_list args;
+
+	if (op->status != WIMM_OK)
+		return; /* the first cause counts */
+	op->status = status;
+	op->blame = blame;
+	va_start(args, fmt);
+	(void)vsnprintf(op->text, sizeof(op->text), fmt, args);
+	va_end(args);
+}
+
+/* Callback thread: tell the caller, then give the slot back. */
+static void op_deliver(struct delivery *d)
+{
+	struct op *op = LIST_ENTRY(d, struct op, delivery);
+	struct wimm_done done = {
+		.status = op->status,
+		.imm = op->kind == OP_EXPECT ? op->expect.e.imm : op->imm,
+		.op = op_id(op),
+		.peer = op->blame,
+		.descriptors = op->descriptors,
+		.text = op->text,
+	};
+
+	if (op->kind <= OP_SCATTER)
+		done.bytes = op->bytes_total;
+	done.post_ns = op->post_ns != 0 ? op->post_ns - op->submit_ns : 0;
+	done.transfer_ns = op->post_ns != 0 ? op->settled_ns - op->post_ns : 0;
+	STAT_ADD(op->worker, callbacks, 1);
+	op->on_done.fn(op->on_done.context, &done);
+	op_release(op);
+}
+
+/* The flag of an operation: 1 or the negative status. */
+static void flag_store(uint64_t *flag, wimm_status status)
+{
+	uint64_t value = status == WIMM_OK ? 1 : (uint64_t)(int64_t)status;
+
+	/* [E] with [F] in wimm_flag_load(): what the operation did is visible before the flag. */
+	__atomic_store_n(flag, value, __ATOMIC_RELEASE);
+}
+
+static void op_finish(struct worker *w, struct op *op)
+{
+	if (op->status == WIMM_OK) {
+		STAT_ADD(w, ops_done, 1);
+		if (op->kind <= OP_SCATTER)
+			STAT_ADD(w, bytes_written, op->bytes_total);
+	} else {
+		STAT_ADD(w, ops_failed, 1);
+		if (op->kind == OP_PAGED)
+			op->bytes_total = op->descriptors_done * op->paged.page_len_bytes;
+		else
+			op->bytes_total = 0;
+	}
+	op->settled_ns = w->now_ns;
+	if (op->on_done.flag != NULL)
+		flag_store(op->on_done.flag, op->status);
+	if (op->on_done.fn == NULL) {
+		op_release(op);
+		return;
+	}
+	op->delivery.run = op_deliver;
+	deliver_push(w->engine, &op->delivery);
+}
+
+void op_settle(struct worker *w, struct op *op)
+{
+	uint64_t old;
+
+	DASSERT(op->started);
+	op->started = false;
+	timers_remove(&w->timers, op);
+	list_remove(&op->link);
+	if (list_linked(&op->wait_link))
+		list_remove(&op->wait_link);
+	for (uint32_t i = 0; i < op->leg_count; i++)
+		remote_leg_done(w, &op->legs[i]);
+	mr_op_done(w, op);
+	/* [G] with [B] in wimm_cancel(): whoever changes LIVE or CANCEL first is seen by the
+	 * other. */
+	old = atomic_fetch_and_explicit(&op->state, ~(uint64_t)OP_STATE_LIVE, memory_order_acq_rel);
+	if ((old & OP_STATE_CANCEL) != 0 && op->cancel.kind == REQUEST_CANCEL)
+		return; /* the cancel is still in the inbox: op_cancel_request() finishes */
+	op_finish(w, op);
+}
+
+void op_cancel(struct worker *w, struct op *op, wimm_status status, const char *text)
+{
+	switch (op->kind) {
+	case OP_WRITE:
+	case OP_PAGED:
+	case OP_SCATTER:
+		post_abort(w, op, status, text);
+		return;
+	case OP_SEND:
+		message_cancel(w, op, status, text);
+		return;
+	case OP_RECVS:
+		recvs_cancel(w, op, status);
+		return;
+	case OP_EXPECT:
+		count_cancel(w, op, status, text);
+		return;
+	case OP_RETIRE:
+		retire_cancel(w, op, status, text);
+		return;
+	}
+}
+
+void op_cancel_request(struct worker *w, struct request *r)
+{
+	struct op *op = LIST_ENTRY(r, struct op, cancel);
+
+	op->cancel.kind = 0; /* consumed: op_settle() may finish from now on */
+	if (op->started)
+		op_cancel(w, op, WIMM_E_CANCELLED, "cancelled by the caller");
+	else
+		op_finish(w, op); /* it had settled while the request was under way */
+}
+
+void op_start(struct worker *w, struct op *op)
+{
+	op->started = true;
+	list_push_back(&w->ops_started, &op->link);
+	if (op->deadline_ns != CLOCK_NEVER_NS)
+		timers_add(&w->timers, op);
+	if (w->closing && op->kind != OP_RECVS) {
+		op_fail(op, WIMM_E_CLOSED, 0, "the engine is being closed");
+		op_settle(w, op);
+		return;
+	}
+	switch (op->kind) {
+	case OP_WRITE:
+	case OP_PAGED:
+	case OP_SCATTER:
+		post_start(w, op);
+		return;
+	case OP_SEND:
+		message_start(w, op);
+		return;
+	case OP_RECVS:
+		recvs_start(w, op);
+		if (w->closing)
+			recvs_cancel(w, op, WIMM_E_CLOSED);
+		return;
+	case OP_EXPECT:
+		count_start(w, op);
+		return;
+	case OP_RETIRE:
+		retire_start(w, op);
+		return;
+	}
+}
+
+wimm_status wimm_cancel(struct wimm_engine *engine, wimm_op id)
+{
+	wimm_status st = engine_check(engine);
+	struct op *op;
+	uint64_t state;
+
+	if (st != WIMM_OK)
+		return st;
+	op = op_by_id(&engine->worker, id);
+	if (op == NULL)
+		return WIMM_E_NOT_FOUND;
+	/* [B] with [A] in op_get() and [G] in op_settle(). */
+	state = atomic_load_explicit(&op->state, memory_order_acquire);
+	for (;;) {
+		if (state >> OP_STATE_BITS != id >> 32 || (state & OP_STATE_LIVE) == 0)
+			return WIMM_E_NOT_FOUND;
+		if ((state & OP_STATE_CANCEL) != 0)
+			return WIMM_OK;
+		if (atomic_compare_exchange_weak_explicit(
+			    &op->state, &state, state | OP_STATE_CANCEL, memory_order_acq_rel,
+			    memory_order_acquire))
+			break;
+	}
+	worker_push(&engine->worker, &op->cancel);
+	return WIMM_OK;
+}
+
+int64_t wimm_flag_load(const uint64_t *flag)
+{
+	/* [F] with [E] in flag_store(). */
+	return (int64_t)__atomic_load_n(flag, __ATOMIC_ACQUIRE);
+}

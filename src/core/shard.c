@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/shard.h"
+
+#include "base/assert.h"
+#include "core/region.h"
+#include "core/worker.h"
+
+#include <string.h>
+
+/* Parts of a split write start at multiples of this, so that pages stay whole. */
+#define SPLIT_UNIT_BYTES 4096u
+
+static uint64_t div_up(uint64_t a, uint64_t b)
+{
+	return a / b + (a % b != 0);
+}
+
+/* Start of share i of n of a length: shares differ by at most one, none is lost. */
+static uint64_t share_start(uint64_t total, uint64_t n, uint64_t i)
+{
+	uint64_t q = total / n;
+	uint64_t r = total % n;
+
+	return i * q + (i < r ? i : r);
+}
+
+static uint64_t part_start(uint64_t len_bytes, uint32_t parts, uint32_t i)
+{
+	uint64_t units = div_up(len_bytes, SPLIT_UNIT_BYTES);
+	uint64_t start;
+
+	if (i >= parts)
+		return len_bytes;
+	start = share_start(units, parts, i) * SPLIT_UNIT_BYTES;
+	return start < len_bytes ? start : len_bytes;
+}
+
+static uint32_t pick_paths(struct peer *p, const struct op *op, uint8_t *map)
+{
+	uint32_t n = 0;
+
+	for (uint32_t k = 0; k < p->path_count; k++) {
+		uint32_t i = (p->next_path + k) % p->path_count;
+
+		if (p->path[i].state != PATH_UP)
+			continue;
+		if ((op->flags & WIMM_PIN_NIC) != 0 && p->path[i].nic != op->nic_index)
+			continue;
+		map[n++] = (uint8_t)i;
+	}
+	return n;
+}
+
+static void plan_slice(struct worker *w, struct leg *leg, uint32_t paths)
+{
+	const struct op *op = leg->op;
+	uint64_t max = w->max_write_bytes;
+	uint64_t longest;
+	uint32_t split = 1;
+	bool ordered = w->nic[0].caps.ordered;
+
+	if (op->kind == OP_WRITE && leg->len_bytes >= w->split_bytes && paths > 1) {
+		uint64_t units = div_up(leg->len_bytes, SPLIT_UNIT_BYTES);
+
+		split = units < paths ? (uint32_t)units : paths;
+	}
+	longest = split == 1 ? leg->len_bytes
+	                     : div_up(div_up(leg->len_bytes, SPLIT_UNIT_BYTES), split) *
+	                               SPLIT_UNIT_BYTES;
+	leg->pieces = longest <= max ? 1 : (uint32_t)div_up(longest, max);
+	leg->path_count = (uint8_t)split;
+	leg->run = leg->pieces;
+	leg->end = (uint64_t)split * leg->pieces;
+	leg->parts = ordered ? split : split * leg->pieces;
+}
+
+static void plan_pages(struct worker *w, struct leg *leg, uint32_t paths)
+{
+	uint64_t share = div_up(leg->end, paths);
+	bool ordered = w->nic[0].caps.ordered;
+
+	leg->run = share < w->post_batch ? (uint32_t)share : w->post_batch;
+	if (leg->run == 0)
+		leg->run = 1;
+	if ((leg->op->flags & WIMM_IMM_ONCE) != 0) {
+		uint64_t used = div_up(leg->end, leg->run);
+
+		if (used < paths)
+			paths = (uint32_t)used;
+		leg->parts = ordered ? paths : (uint32_t)leg->end;
+	}
+	leg->path_count = (uint8_t)paths;
+}
+
+bool shard_plan(struct worker *w, struct peer *p, struct leg *leg)
+{
+	const struct op *op = leg->op;
+	uint32_t paths = pick_paths(p, op, leg->path_map);
+
+	if (paths == 0)
+		return false;
+	leg->parts = 1;
+	if (op->kind == OP_PAGED)
+		plan_pages(w, leg, paths);
+	else
+		plan_slice(w, leg, paths);
+	if ((op->flags & WIMM_IMM) == 0)
+		leg->parts = 1;
+	if (leg->parts > 1)
+		leg->op_seq = ++p->op_seq;
+	p->next_path = (uint32_t)(leg->path_map[leg->path_count - 1] + 1) % p->path_count;
+	return true;
+}
+
+bool shard_any_path(const struct leg *leg)
+{
+	return leg->parts <= 1 && (leg->op->flags & WIMM_PIN_NIC) == 0;
+}
+
+struct path *shard_next(struct peer *p, const struct leg *leg, uint32_t max, uint32_t *out_count)
+{
+	uint64_t turn = leg->next / leg->run;
+	uint64_t left_in_run = leg->run - leg->next % leg->run;
+	uint64_t left = leg->end - leg->next;
+	uint64_t n = left < left_in_run ? left : left_in_run;
+
+	*out_count = n < max ? (uint32_t)n : max;
+	return &p->path[leg->path_map[turn % leg->path_count]];
+}
+
+/* Whether page i is the last one that goes to its path. */
+static bool last_on_path(const struct leg *leg, uint64_t i)
+{
+	uint64_t turn = i / leg->run;
+	uint64_t next_turn = turn + leg->path_count;
+
+	if (next_turn * leg->run < leg->end)
+		return false;
+	return i + 1 == leg->end || (i + 1) % leg->run == 0;
+}
+
+static void count_flags(const struct leg *leg, bool last, bool ordered, struct prov_wr *wr)
+{
+	bool counts = !ordered || last;
+
+	if (leg->parts <= 1) {
+		if (last)
+			wr->flags = PROV_WR_IMM;
+	} else if (counts) {
+		wr->flags = PROV_WR_PART;
+		wr->parts = leg->parts;
+		wr->op_seq = leg->op_seq;
+	}
+}
+
+static void fill_page(const struct worker *w, const struct leg *leg, uint64_t i, struct prov_wr *wr)
+{
+	const struct op *op = leg->op;
+	const struct op_paged *pages = &op->paged;
+
+	wr->src = (const uint8_t *)op->src->addr + leg->src_offset +
+	          pages->indices[i] * pages->src_stride;
+	wr->remote_addr = leg->dst->base + leg->dst_offset +
+	                  pages->indices[pages->count + i] * pages->dst_stride;
+	wr->len_bytes = pages->page_len_bytes;
+	if ((op->flags & WIMM_IMM) == 0)
+		return;
+	if ((op->flags & WIMM_IMM_ONCE) == 0)
+		wr->flags = PROV_WR_IMM;
+	else
+		count_flags(leg, leg->parts > 1 ? last_on_path(leg, i) : i + 1 == leg->end,
+		            w->nic[0].caps.ordered, wr);
+}
+
+static void fill_slice(const struct worker *w, const struct leg *leg, uint64_t i,
+                       struct prov_wr *wr)
+{
+	uint32_t part = (uint32_t)(i / leg->pieces);
+	uint64_t piece = i % leg->pieces;
+	uint64_t start = part_start(leg->len_bytes, leg->path_count, part);
+	uint64_t len = part_start(leg->len_bytes, leg->path_count, part + 1) - start;
+	uint64_t from = start + share_start(len, leg->pieces, piece);
+	uint64_t to = start + share_start(len, leg->pieces, piece + 1);
+
+	wr->src = leg->op->src != NULL
+	                  ? (const uint8_t *)leg->op->src->addr + leg->src_offset + from
+	                  : NULL;
+	wr->remote_addr = leg->dst->base + leg->dst_offset + from;
+	wr->len_bytes = to - from;
+	if ((leg->op->flags & WIMM_IMM) != 0)
+		count_flags(leg, piece + 1 == leg->pieces, w->nic[0].caps.ordered, wr);
+}
+
+void shard_fill(struct worker *w, const struct leg *leg, const struct path *path,
+                struct prov_wr *wr, uint32_t count)
+{
+	const struct op *op = leg->op;
+	uint64_t token = (op_id(op) & 0xffffffff00000000u) | (uint64_t)op->index << 8;
+	uint64_t local_key = op->src != NULL ? op->src->key[path->nic] : 0;
+	uint64_t remote_key = leg->dst->key[path->remote_nic];
+
+	for (uint32_t k = 0; k < count; k++) {
+		memset(&wr[k], 0, sizeof(wr[k]));
+		wr[k].local_key = local_key;
+		wr[k].remote_key = remote_key;
+		wr[k].imm = op->imm;
+		if (op->kind == OP_PAGED)
+			fill_page(w, leg, leg->next + k, &wr[k]);
+		else
+			fill_slice(w, leg, leg->next + k, &wr[k]);
+		wr[k].token = token | (wr[k].flags != 0 ? OP_TOKEN_COUNTED : 0);
+	}
+}

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CORE_SHARD_H
+#define CORE_SHARD_H
+
+/* Sharding: how a leg becomes work requests, and over which paths. Nothing else knows. */
+
+#include "core/peer.h"
+
+/* Choose the paths of a leg from those that are up. False: none fits (all lost, or the pinned NIC
+ * has none). */
+bool shard_plan(struct worker *w, struct peer *p, struct leg *leg);
+/* The planned path of the leg's next request and how many requests in a row go there, at most
+ * max. */
+struct path *shard_next(struct peer *p, const struct leg *leg, uint32_t max, uint32_t *out_count);
+/* Whether the requests may go to any path (no part of a split operation). */
+bool shard_any_path(const struct leg *leg);
+/* Fill `count` requests from leg->next on, for the given path. */
+void shard_fill(struct worker *w, const struct leg *leg, const struct path *path,
+                struct prov_wr *wr, uint32_t count);
+
+#endif

@@ -1,0 +1,464 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Submission of writes on the caller's thread: check everything, copy what is the caller's, hand it
+ * to the worker. Nothing is sent before all of a request has been found right (contract C4). */
+#include "core/engine.h"
+#include "core/error_text.h"
+#include "core/group.h"
+#include "core/recv.h"
+
+#include "base/alloc.h"
+#include "plat/clock.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define WRITE_FLAGS   (WIMM_IMM | WIMM_CONFIRMED | WIMM_BLOCK | WIMM_PIN_NIC)
+#define BLOCK_LOOK_NS (2 * CLOCK_NS_PER_MS)
+
+/* --- room --- */
+
+/* Wait a little for an operation to be given back. */
+static void wait_for_room(struct worker *w)
+{
+	/* [D] with [C] in op_release(): either it sees the waiter or the next look sees its
+	 * slot. */
+	atomic_fetch_add_explicit(&w->room_waiters, 1, memory_order_seq_cst);
+	if (idpool_free_hint(&w->op_pool) == 0)
+		(void)wake_wait(&w->room, clock_deadline_ns(clock_now_ns(), BLOCK_LOOK_NS));
+	atomic_fetch_sub_explicit(&w->room_waiters, 1, memory_order_seq_cst);
+}
+
+static bool may_block(const struct wimm_engine *engine, uint32_t flags)
+{
+	return (flags & WIMM_BLOCK) != 0 && engine->worker.own_threads &&
+	       !engine_in_callback(engine);
+}
+
+wimm_status submit_get(struct wimm_engine *engine, enum op_kind kind, const struct submit_common *c,
+                       struct op **out)
+{
+	struct worker *w = &engine->worker;
+	struct op *op;
+
+	/* Acquire, with the release in wimm_engine_close(). */
+	if (atomic_load_explicit(&engine->closing, memory_order_acquire) != 0)
+		return WIMM_E_CLOSED;
+	for (;;) {
+		op = op_get(w, kind);
+		if (op != NULL)
+			break;
+		if (!may_block(engine, c->flags))
+			return WIMM_AGAIN;
+		wait_for_room(w);
+	}
+	op->flags = c->flags;
+	op->submit_ns = engine_now_ns(engine);
+	if (c->deadline_us != 0)
+		op->deadline_ns =
+			c->deadline_us < UINT64_MAX / CLOCK_NS_PER_US
+				? clock_deadline_ns(op->submit_ns, c->deadline_us * CLOCK_NS_PER_US)
+				: CLOCK_NEVER_NS;
+	if (c->on_done != NULL)
+		op->on_done = *c->on_done;
+	*out = op;
+	return WIMM_OK;
+}
+
+/* --- checks --- */
+
+static bool fits(uint64_t offset, uint64_t len, uint64_t total)
+{
+	return offset <= total && len <= total - offset;
+}
+
+static wimm_status check_slice(const char *side, uint64_t offset, uint64_t len, uint64_t total)
+{
+	if (fits(offset, len, total))
+		return WIMM_OK;
+	error_text_set("%s: offset %" PRIu64 " + %" PRIu64
+	               " bytes pass the region's end at %" PRIu64,
+	               side, offset, len, total);
+	return WIMM_E_RANGE;
+}
+
+static wimm_status check_source(const struct wimm_engine *engine, const struct wimm_mr *src)
+{
+	if (mr_usable(engine, src))
+		return WIMM_OK;
+	if (src != NULL && src->engine == engine) {
+		error_text_set("the source region is deregistered");
+		return WIMM_E_REVOKED;
+	}
+	error_text_set("the source region is none of this engine's");
+	return WIMM_E_INVAL;
+}
+
+static wimm_status check_dest(const struct wimm_engine *engine, const struct wimm_remote_mr *dst)
+{
+	wimm_status st = remote_usable(engine, dst);
+
+	if (st == WIMM_E_INVAL)
+		error_text_set("the destination is none of this engine's open remote regions");
+	return st;
+}
+
+static wimm_status check_flags(const struct wimm_engine *engine, uint32_t flags, uint32_t allowed,
+                               uint32_t nic_index)
+{
+	if ((flags & ~allowed) != 0) {
+		error_text_set("unknown flags %#" PRIx32, flags & ~allowed);
+		return WIMM_E_INVAL;
+	}
+	if ((flags & WIMM_CONFIRMED) != 0 && (flags & WIMM_IMM) == 0) {
+		error_text_set("WIMM_CONFIRMED needs WIMM_IMM: only immediates are counted");
+		return WIMM_E_INVAL;
+	}
+	if ((flags & WIMM_PIN_NIC) != 0 && nic_index >= engine->worker.nic_count) {
+		error_text_set("NIC %" PRIu32 " of %" PRIu32, nic_index, engine->worker.nic_count);
+		return WIMM_E_INVAL;
+	}
+	return WIMM_OK;
+}
+
+static void leg_init(struct leg *leg, struct op *op, const struct wimm_remote_mr *dst)
+{
+	memset(leg, 0, sizeof(*leg));
+	leg->op = op;
+	leg->dst = (struct wimm_remote_mr *)(uintptr_t)dst;
+	/* Relaxed: a change means that another thread closes it meanwhile; the worker finds out. */
+	leg->dst_generation = atomic_load_explicit(&leg->dst->generation, memory_order_relaxed);
+	list_init(&leg->link);
+}
+
+static void set_source(struct op *op, const struct wimm_mr *src)
+{
+	op->src = src;
+	op->src_generation = atomic_load_explicit(&src->generation, memory_order_relaxed);
+}
+
+/* --- single --- */
+
+wimm_status wimm_submit_single_write(struct wimm_engine *engine, const struct wimm_write *wr,
+                                     const struct wimm_on_done *on_done, wimm_op *out_op)
+{
+	wimm_status st = engine_check(engine);
+	struct submit_common c;
+	struct op *op;
+
+	if (st != WIMM_OK)
+		return st;
+	if (wr == NULL || wr->size != sizeof(*wr) || wr->reserved[0] != 0 || wr->reserved[1] != 0)
+		return WIMM_E_INVAL;
+	st = check_flags(engine, wr->flags, WRITE_FLAGS, wr->nic_index);
+	if (st == WIMM_OK)
+		st = check_source(engine, wr->src);
+	if (st == WIMM_OK)
+		st = check_dest(engine, wr->dst);
+	if (st == WIMM_OK)
+		st = check_slice("source", wr->src_offset_bytes, wr->len_bytes, wr->src->len_bytes);
+	if (st == WIMM_OK)
+		st = check_slice("destination", wr->dst_offset_bytes, wr->len_bytes,
+		                 wr->dst->len_bytes);
+	c = (struct submit_common){ wr->flags, wr->deadline_us, on_done };
+	if (st == WIMM_OK)
+		st = submit_get(engine, OP_WRITE, &c, &op);
+	if (st != WIMM_OK)
+		return st;
+	op->imm = wr->imm;
+	op->nic_index = wr->nic_index;
+	set_source(op, wr->src);
+	op->legs = &op->leg;
+	op->leg_count = 1;
+	op->bytes_total = wr->len_bytes;
+	leg_init(&op->leg, op, wr->dst);
+	op->leg.src_offset = wr->src_offset_bytes;
+	op->leg.dst_offset = wr->dst_offset_bytes;
+	op->leg.len_bytes = wr->len_bytes;
+	op->leg.end = 1;
+	op_submit(&engine->worker, op, out_op);
+	return WIMM_OK;
+}
+
+/* --- pages --- */
+
+static uint32_t max_index(const uint32_t *indices, uint64_t count)
+{
+	uint32_t max = 0;
+
+	for (uint64_t i = 0; i < count; i++)
+		max = indices[i] > max ? indices[i] : max;
+	return max;
+}
+
+/* copy: this list's part of the copied array. */
+static wimm_status check_pages(const char *side, const struct wimm_pages *pages,
+                               const uint32_t *copy, uint64_t page_len, uint64_t total)
+{
+	uint32_t max = max_index(copy, pages->count);
+	uint64_t span;
+
+	if (!__builtin_mul_overflow((uint64_t)max, pages->stride_bytes, &span) &&
+	    !__builtin_add_overflow(span, pages->offset_bytes, &span) &&
+	    fits(span, page_len, total))
+		return WIMM_OK;
+	error_text_set("%s: page index %" PRIu32 " (stride %" PRIu64 ", offset %" PRIu64
+	               ", %" PRIu64 " bytes) passes the region's end at %" PRIu64
+	               ", which holds %" PRIu64 " pages",
+	               side, max, pages->stride_bytes, pages->offset_bytes, page_len, total,
+	               pages->stride_bytes != 0 && pages->offset_bytes <= total
+	                       ? (total - pages->offset_bytes) / pages->stride_bytes
+	                       : 0);
+	return WIMM_E_RANGE;
+}
+
+static wimm_status check_paged(const struct wimm_engine *engine, const struct wimm_paged_writes *wr)
+{
+	uint64_t count = wr->src_pages.count;
+	wimm_status st = check_flags(engine, wr->flags, WRITE_FLAGS | WIMM_IMM_ONCE, wr->nic_index);
+
+	if (st != WIMM_OK)
+		return st;
+	if ((wr->flags & WIMM_IMM_ONCE) != 0 && (wr->flags & WIMM_IMM) == 0) {
+		error_text_set("WIMM_IMM_ONCE needs WIMM_IMM");
+		return WIMM_E_INVAL;
+	}
+	if (count != wr->dst_pages.count) {
+		error_text_set("%" PRIu64 " source pages and %" PRIu64 " destination pages", count,
+		               wr->dst_pages.count);
+		return WIMM_E_INVAL;
+	}
+	if (count != 0 && (wr->src_pages.indices == NULL || wr->dst_pages.indices == NULL))
+		return WIMM_E_INVAL;
+	if (count > UINT32_MAX)
+		return WIMM_E_LIMIT;
+	if (count > 1 && wr->page_len_bytes != 0 &&
+	    (wr->src_pages.stride_bytes == 0 || wr->dst_pages.stride_bytes < wr->page_len_bytes)) {
+		error_text_set("strides of %" PRIu64 " (source) and %" PRIu64
+		               " bytes (destination) for pages of %" PRIu64
+		               ": a source stride is not 0, destination pages do not overlap",
+		               wr->src_pages.stride_bytes, wr->dst_pages.stride_bytes,
+		               wr->page_len_bytes);
+		return WIMM_E_INVAL;
+	}
+	if (wr->page_len_bytes > engine->worker.max_write_bytes) {
+		error_text_set("pages of %" PRIu64 " bytes, the longest are %" PRIu64,
+		               wr->page_len_bytes, engine->worker.max_write_bytes);
+		return WIMM_E_LIMIT;
+	}
+	st = check_source(engine, wr->src);
+	return st == WIMM_OK ? check_dest(engine, wr->dst) : st;
+}
+
+/* Copy both index arrays against the byte budget and check the copies. */
+static wimm_status copy_pages(struct worker *w, struct op *op, const struct wimm_paged_writes *wr)
+{
+	uint64_t count = wr->src_pages.count;
+	uint64_t bytes = 2 * count * sizeof(uint32_t);
+	wimm_status st;
+
+	if (STAT_ADD(w, index_bytes, bytes) + bytes > w->index_bytes_limit) {
+		STAT_SUB(w, index_bytes, bytes);
+		STAT_ADD(w, again, 1);
+		error_text_set("index arrays of %" PRIu64 " bytes do not fit the %" PRIu64
+		               " allowed in flight (setting index_bytes_limit)",
+		               bytes, w->index_bytes_limit);
+		return bytes > w->index_bytes_limit ? WIMM_E_LIMIT : WIMM_AGAIN;
+	}
+	op->paged.index_bytes = bytes;
+	op->paged.indices = mem_alloc(bytes);
+	if (op->paged.indices == NULL)
+		return WIMM_E_NOMEM;
+	memcpy(op->paged.indices, wr->src_pages.indices, bytes / 2);
+	memcpy(op->paged.indices + count, wr->dst_pages.indices, bytes / 2);
+	st = check_pages("source", &wr->src_pages, op->paged.indices, wr->page_len_bytes,
+	                 wr->src->len_bytes);
+	if (st == WIMM_OK)
+		st = check_pages("destination", &wr->dst_pages, op->paged.indices + count,
+		                 wr->page_len_bytes, wr->dst->len_bytes);
+	return st;
+}
+
+wimm_status wimm_submit_paged_writes(struct wimm_engine *engine, const struct wimm_paged_writes *wr,
+                                     const struct wimm_on_done *on_done, wimm_op *out_op)
+{
+	wimm_status st = engine_check(engine);
+	struct submit_common c;
+	struct op *op;
+
+	if (st != WIMM_OK)
+		return st;
+	if (wr == NULL || wr->size != sizeof(*wr) || wr->reserved[0] != 0 || wr->reserved[1] != 0)
+		return WIMM_E_INVAL;
+	st = check_paged(engine, wr);
+	c = (struct submit_common){ wr->flags, wr->deadline_us, on_done };
+	if (st == WIMM_OK)
+		st = submit_get(engine, OP_PAGED, &c, &op);
+	if (st != WIMM_OK)
+		return st;
+	if (wr->src_pages.count != 0)
+		st = copy_pages(&engine->worker, op, wr);
+	if (st != WIMM_OK) {
+		op_unget(&engine->worker, op);
+		return st;
+	}
+	op->imm = wr->imm;
+	op->nic_index = wr->nic_index;
+	set_source(op, wr->src);
+	op->paged.count = wr->src_pages.count;
+	op->paged.src_stride = wr->src_pages.stride_bytes;
+	op->paged.dst_stride = wr->dst_pages.stride_bytes;
+	op->paged.page_len_bytes = wr->page_len_bytes;
+	op->legs = &op->leg;
+	op->leg_count = op->paged.count != 0;
+	op->bytes_total = op->paged.count * wr->page_len_bytes;
+	leg_init(&op->leg, op, wr->dst);
+	op->leg.src_offset = wr->src_pages.offset_bytes;
+	op->leg.dst_offset = wr->dst_pages.offset_bytes;
+	op->leg.end = op->paged.count;
+	op_submit(&engine->worker, op, out_op);
+	return WIMM_OK;
+}
+
+/* --- scatter and barrier --- */
+
+static wimm_status check_group(const struct wimm_engine *engine,
+                               const struct wimm_peer_group *group, uint64_t count,
+                               const char *what)
+{
+	if (group == NULL)
+		return WIMM_OK;
+	if (!group_usable(engine, group)) {
+		error_text_set("the peer group is none of this engine's, or was removed");
+		return WIMM_E_INVAL;
+	}
+	if (count != group->count) {
+		error_text_set("%" PRIu64 " %s for a group of %" PRIu64 " peers", count, what,
+		               group->count);
+		return WIMM_E_INVAL;
+	}
+	return WIMM_OK;
+}
+
+static wimm_status check_member(const struct wimm_peer_group *group, uint64_t i,
+                                const struct wimm_remote_mr *dst)
+{
+	if (group == NULL || group->peer[i] == dst->peer_id)
+		return WIMM_OK;
+	error_text_set("entry %" PRIu64 " goes to peer %" PRIx64 ", peer %" PRIu64
+	               " of the group is %" PRIx64,
+	               i, dst->peer_id, i, group->peer[i]);
+	return WIMM_E_INVAL;
+}
+
+static wimm_status check_scatter(const struct wimm_engine *engine, const struct wimm_scatter *s)
+{
+	wimm_status st = check_flags(engine, s->flags, WRITE_FLAGS, s->nic_index);
+
+	if (st == WIMM_OK && s->count != 0 && s->entries == NULL)
+		st = WIMM_E_INVAL;
+	if (st == WIMM_OK && s->count > UINT32_MAX)
+		st = WIMM_E_LIMIT;
+	if (st == WIMM_OK)
+		st = check_group(engine, s->group, s->count, "entries");
+	if (st == WIMM_OK)
+		st = check_source(engine, s->src);
+	for (uint64_t i = 0; st == WIMM_OK && i < s->count; i++) {
+		const struct wimm_scatter_entry *e = &s->entries[i];
+
+		st = check_dest(engine, e->dst);
+		if (st == WIMM_OK)
+			st = check_member(s->group, i, e->dst);
+		if (st == WIMM_OK)
+			st = check_slice("source", e->src_offset_bytes, e->len_bytes,
+			                 s->src->len_bytes);
+		if (st == WIMM_OK)
+			st = check_slice("destination", e->dst_offset_bytes, e->len_bytes,
+			                 e->dst->len_bytes);
+	}
+	return st;
+}
+
+static wimm_status alloc_legs(struct op *op, uint64_t count)
+{
+	op->leg_count = (uint32_t)count;
+	op->legs = count == 1 ? &op->leg : count == 0 ? NULL : mem_calloc(count, sizeof(*op->legs));
+	return count == 0 || op->legs != NULL ? WIMM_OK : WIMM_E_NOMEM;
+}
+
+wimm_status wimm_submit_scatter(struct wimm_engine *engine, const struct wimm_scatter *s,
+                                const struct wimm_on_done *on_done, wimm_op *out_op)
+{
+	wimm_status st = engine_check(engine);
+	struct submit_common c;
+	struct op *op;
+
+	if (st != WIMM_OK)
+		return st;
+	if (s == NULL || s->size != sizeof(*s) || s->reserved[0] != 0 || s->reserved[1] != 0)
+		return WIMM_E_INVAL;
+	st = check_scatter(engine, s);
+	c = (struct submit_common){ s->flags, s->deadline_us, on_done };
+	if (st == WIMM_OK)
+		st = submit_get(engine, OP_SCATTER, &c, &op);
+	if (st != WIMM_OK)
+		return st;
+	st = alloc_legs(op, s->count);
+	if (st != WIMM_OK) {
+		op_unget(&engine->worker, op);
+		return st;
+	}
+	op->imm = s->imm;
+	op->nic_index = s->nic_index;
+	set_source(op, s->src);
+	for (uint64_t i = 0; i < s->count; i++) {
+		struct leg *leg = &op->legs[i];
+
+		leg_init(leg, op, s->entries[i].dst);
+		leg->src_offset = s->entries[i].src_offset_bytes;
+		leg->dst_offset = s->entries[i].dst_offset_bytes;
+		leg->len_bytes = s->entries[i].len_bytes;
+		leg->end = 1;
+		op->bytes_total += leg->len_bytes;
+	}
+	op_submit(&engine->worker, op, out_op);
+	return WIMM_OK;
+}
+
+wimm_status wimm_submit_barrier(struct wimm_engine *engine, const struct wimm_barrier_args *b,
+                                const struct wimm_on_done *on_done, wimm_op *out_op)
+{
+	wimm_status st = engine_check(engine);
+	struct submit_common c;
+	struct op *op;
+
+	if (st != WIMM_OK)
+		return st;
+	if (b == NULL || b->size != sizeof(*b) || b->reserved[0] != 0 || b->reserved[1] != 0 ||
+	    b->reserved32 != 0 || (b->count != 0 && b->dst == NULL) || b->count > UINT32_MAX)
+		return WIMM_E_INVAL;
+	st = check_flags(engine, b->flags | WIMM_IMM, WIMM_IMM | WIMM_CONFIRMED | WIMM_BLOCK, 0);
+	if (st == WIMM_OK)
+		st = check_group(engine, b->group, b->count, "regions");
+	for (uint64_t i = 0; st == WIMM_OK && i < b->count; i++) {
+		st = check_dest(engine, b->dst[i]);
+		if (st == WIMM_OK)
+			st = check_member(b->group, i, b->dst[i]);
+	}
+	c = (struct submit_common){ b->flags | WIMM_IMM, b->deadline_us, on_done };
+	if (st == WIMM_OK)
+		st = submit_get(engine, OP_SCATTER, &c, &op);
+	if (st != WIMM_OK)
+		return st;
+	st = alloc_legs(op, b->count);
+	if (st != WIMM_OK) {
+		op_unget(&engine->worker, op);
+		return st;
+	}
+	op->imm = b->imm;
+	for (uint64_t i = 0; i < b->count; i++) {
+		leg_init(&op->legs[i], op, b->dst[i]);
+		op->legs[i].end = 1;
+	}
+	op_submit(&engine->worker, op, out_op);
+	return WIMM_OK;
+}

@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/watch.h"
+
+#include "base/alloc.h"
+#include "base/config.h"
+#include "base/ignore.h"
+#include "core/engine.h"
+#include "core/error_text.h"
+#include "plat/clock.h"
+
+#include <string.h>
+
+#include <wimm/watcher.h>
+
+/* Between two looks at words that have not changed for watch_spin_us. */
+#define PAUSE_NS 50000
+
+struct wimm_uvm_watcher {
+	_Alignas(64) _Atomic uint64_t word; /* the application's */
+
+	_Alignas(64) struct delivery delivery;
+	_Atomic uint32_t queued; /* delivery is in the callback queue or running */
+	_Atomic uint32_t armed;
+	_Atomic uint32_t dead; /* freed inside a callback: report nothing more */
+	_Atomic uint32_t refs; /* the application's, and one while queued */
+	struct wimm_engine *engine;
+	wimm_watch_fn fn;
+	void *context;
+	uint32_t slot;
+	uint64_t seen; /* the looker's: last value handed over */
+	uint64_t told; /* the callback thread's: last value reported */
+};
+
+static uint64_t word_load(const struct wimm_uvm_watcher *wa)
+{
+	/* Acquire, with the writer's release: what it did before is visible to the callback. */
+	return atomic_load_explicit(&wa->word, memory_order_acquire);
+}
+
+static void unref(struct wimm_uvm_watcher *wa)
+{
+	/* Acquire and release: whoever is last sees all that the others did. */
+	if (atomic_fetch_sub_explicit(&wa->refs, 1, memory_order_acq_rel) == 1)
+		mem_free(wa);
+}
+
+static void watch_deliver(struct delivery *d)
+{
+	struct wimm_uvm_watcher *wa = LIST_ENTRY(d, struct wimm_uvm_watcher, delivery);
+	uint64_t old = wa->told;
+	uint64_t now = word_load(wa);
+
+	wa->told = now;
+	if (now != old && atomic_load_explicit(&wa->dead, memory_order_acquire) == 0)
+		wa->fn(wa->context, old, now);
+	/* Release: with look() and with the wait in wimm_free_uvm_watcher(). */
+	atomic_store_explicit(&wa->queued, 0, memory_order_release);
+	unref(wa);
+}
+
+static void queue_up(struct wimm_uvm_watcher *wa)
+{
+	atomic_fetch_add_explicit(&wa->refs, 1, memory_order_relaxed); /* the queue publishes it */
+	atomic_store_explicit(&wa->queued, 1, memory_order_relaxed);
+	wa->delivery.run = watch_deliver;
+	deliver_push(wa->engine, &wa->delivery);
+}
+
+/* Hand a change over; true if there was one. */
+static bool look(struct wimm_uvm_watcher *wa)
+{
+	uint64_t now;
+
+	if (atomic_load_explicit(&wa->armed, memory_order_acquire) == 0 ||
+	    atomic_load_explicit(&wa->queued, memory_order_acquire) != 0)
+		return false;
+	now = word_load(wa);
+	if (now == wa->seen)
+		return false;
+	wa->seen = now;
+	queue_up(wa);
+	return true;
+}
+
+static uint32_t look_all(struct watch_set *s)
+{
+	uint32_t changed = 0;
+	uint32_t used = atomic_load_explicit(&s->used, memory_order_acquire);
+
+	for (uint32_t i = 0; i < used; i++) {
+		/* Acquire, with the release in publish(). */
+		struct wimm_uvm_watcher *wa =
+			atomic_load_explicit(&s->slot[i], memory_order_acquire);
+
+		if (wa != NULL)
+			changed += look(wa);
+	}
+	/* Release, with the acquire in wait_passed(): this round is over. */
+	atomic_fetch_add_explicit(&s->rounds, 1, memory_order_release);
+	return changed;
+}
+
+static void watch_main(void *arg)
+{
+	struct wimm_engine *engine = arg;
+	struct watch_set *s = &engine->watch;
+	uint64_t spin_ns = config_get_u64(CFG_WATCH_SPIN_US) * CLOCK_NS_PER_US;
+	uint64_t changed_ns = clock_now_ns();
+
+	while (atomic_load_explicit(&s->stop, memory_order_acquire) == 0) {
+		if (look_all(s) != 0) {
+			changed_ns = clock_now_ns();
+			continue;
+		}
+		if (atomic_load_explicit(&s->armed, memory_order_acquire) == 0) {
+			wake_announce(&s->wake);
+			if (atomic_load_explicit(&s->armed, memory_order_acquire) == 0 &&
+			    atomic_load_explicit(&s->stop, memory_order_acquire) == 0)
+				(void)wake_wait(&s->wake, CLOCK_NEVER_NS);
+			else
+				wake_cancel(&s->wake);
+			changed_ns = clock_now_ns();
+			continue;
+		}
+		if (clock_now_ns() - changed_ns < spin_ns) {
+			plat_cpu_relax();
+			continue;
+		}
+		wake_announce(&s->wake);
+		(void)wake_wait(&s->wake, clock_deadline_ns(clock_now_ns(), PAUSE_NS));
+	}
+	(void)look_all(s);
+}
+
+wimm_status watch_init(struct watch_set *s)
+{
+	memset(s, 0, sizeof(*s));
+	return wake_init(&s->wake);
+}
+
+void watch_fini(struct watch_set *s)
+{
+	for (uint32_t i = 0; i < WATCH_MAX; i++)
+		mem_free(atomic_load_explicit(&s->slot[i], memory_order_relaxed));
+	wake_fini(&s->wake);
+}
+
+uint32_t watch_poll(struct wimm_engine *engine)
+{
+	if (atomic_load_explicit(&engine->watch.armed, memory_order_relaxed) == 0)
+		return 0;
+	return look_all(&engine->watch);
+}
+
+void watch_stop(struct wimm_engine *engine)
+{
+	struct watch_set *s = &engine->watch;
+
+	mutex_lock(&engine->lock);
+	atomic_store_explicit(&s->stop, 1, memory_order_release);
+	wake_signal_always(&s->wake);
+	if (s->started)
+		plat_thread_join(&s->thread);
+	else
+		(void)look_all(s);
+	s->started = false;
+	mutex_unlock(&engine->lock);
+}
+
+/* --- the API --- */
+
+/* Put it into a slot and see that the thread runs; the engine's lock is held. */
+static wimm_status publish(struct wimm_engine *engine, struct wimm_uvm_watcher *wa)
+{
+	struct watch_set *s = &engine->watch;
+	uint32_t i = 0;
+	wimm_status st;
+
+	if (atomic_load_explicit(&s->stop, memory_order_relaxed) != 0)
+		return WIMM_E_CLOSED;
+	while (i < WATCH_MAX && atomic_load_explicit(&s->slot[i], memory_order_relaxed) != NULL)
+		i++;
+	if (i == WATCH_MAX) {
+		error_text_set("an engine has at most %d watchers", WATCH_MAX);
+		return WIMM_E_LIMIT;
+	}
+	if (!s->started && engine->worker.own_threads) {
+		st = plat_thread_start(&s->thread, watch_main, engine, "wimm-watcher",
+		                       PLAT_CPU_ANY);
+		if (st != WIMM_OK)
+			return st;
+		s->started = true;
+	}
+	wa->slot = i;
+	/* Release, with the acquire in look_all(). */
+	atomic_store_explicit(&s->slot[i], wa, memory_order_release);
+	if (i >= atomic_load_explicit(&s->used, memory_order_relaxed))
+		atomic_store_explicit(&s->used, i + 1, memory_order_release);
+	atomic_fetch_add_explicit(&s->armed, 1, memory_order_release);
+	wake_signal(&s->wake);
+	return WIMM_OK;
+}
+
+wimm_status wimm_alloc_uvm_watcher(struct wimm_engine *engine, wimm_watch_fn fn, void *context,
+                                   struct wimm_uvm_watcher **out)
+{
+	wimm_status st = engine_check(engine);
+	struct wimm_uvm_watcher *wa;
+
+	if (st != WIMM_OK)
+		return st;
+	if (fn == NULL || out == NULL)
+		return WIMM_E_INVAL;
+	wa = mem_alloc_aligned(64, sizeof(*wa));
+	if (wa == NULL)
+		return WIMM_E_NOMEM;
+	wa->engine = engine;
+	wa->fn = fn;
+	wa->context = context;
+	atomic_init(&wa->armed, 1);
+	atomic_init(&wa->refs, 1);
+	mutex_lock(&engine->lock);
+	st = publish(engine, wa);
+	mutex_unlock(&engine->lock);
+	if (st != WIMM_OK) {
+		mem_free(wa);
+		return st;
+	}
+	*out = wa;
+	return WIMM_OK;
+}
+
+uint64_t *wimm_uvm_watcher_word(struct wimm_uvm_watcher *wa)
+{
+	return wa != NULL ? (uint64_t *)(uintptr_t)&wa->word : NULL;
+}
+
+uint64_t wimm_uvm_watcher_add(struct wimm_uvm_watcher *wa, uint64_t amount)
+{
+	/* Release, with the acquire in word_load(). */
+	return atomic_fetch_add_explicit(&wa->word, amount, memory_order_release) + amount;
+}
+
+wimm_status wimm_uvm_watcher_arm(struct wimm_uvm_watcher *wa, int armed)
+{
+	uint32_t want = armed != 0;
+	struct watch_set *s;
+	wimm_status st;
+
+	if (wa == NULL)
+		return WIMM_E_INVAL;
+	st = engine_check(wa->engine);
+	if (st != WIMM_OK)
+		return st;
+	s = &wa->engine->watch;
+	if (atomic_exchange_explicit(&wa->armed, want, memory_order_acq_rel) == want)
+		return WIMM_OK;
+	if (want == 0) {
+		atomic_fetch_sub_explicit(&s->armed, 1, memory_order_release);
+		return WIMM_OK;
+	}
+	atomic_fetch_add_explicit(&s->armed, 1, memory_order_release);
+	wake_signal(&s->wake);
+	return WIMM_OK;
+}
+
+/* Wait until the watcher thread cannot be looking at a slot that was emptied. */
+static void wait_passed(struct wimm_engine *engine)
+{
+	struct watch_set *s = &engine->watch;
+	uint64_t from = atomic_load_explicit(&s->rounds, memory_order_acquire);
+
+	if (!engine->worker.own_threads)
+		return;
+	/* The round under way may have seen it; the one after cannot. A sleeping thread is
+	 * woken. */
+	while (atomic_load_explicit(&s->rounds, memory_order_acquire) < from + 2 &&
+	       atomic_load_explicit(&s->stop, memory_order_acquire) == 0) {
+		wake_signal(&s->wake);
+		plat_thread_yield();
+	}
+}
+
+static void wait_delivered(struct wimm_uvm_watcher *wa)
+{
+	/* Acquire, with the release in watch_deliver(). */
+	while (atomic_load_explicit(&wa->queued, memory_order_acquire) != 0) {
+		if (!wa->engine->worker.own_threads)
+			(void)deliver_run(wa->engine, UINT32_MAX);
+		else
+			plat_thread_yield();
+	}
+}
+
+wimm_status wimm_free_uvm_watcher(struct wimm_uvm_watcher *wa)
+{
+	struct wimm_engine *engine;
+	wimm_status st;
+	bool inside;
+
+	if (wa == NULL)
+		return WIMM_E_INVAL;
+	engine = wa->engine;
+	st = engine_check(engine);
+	if (st != WIMM_OK)
+		return st;
+	inside = engine_in_callback(engine);
+	if (inside)
+		atomic_store_explicit(&wa->dead, 1, memory_order_release);
+	status_ignore(wimm_uvm_watcher_arm(wa, 0)); /* the engine was checked above */
+	mutex_lock(&engine->lock);
+	atomic_store_explicit(&engine->watch.slot[wa->slot], NULL, memory_order_release);
+	mutex_unlock(&engine->lock);
+	wait_passed(engine);
+	if (!inside) {
+		wait_delivered(wa);
+		if (word_load(wa) != wa->told) {
+			queue_up(wa);
+			wait_delivered(wa);
+		}
+	}
+	unref(wa);
+	return WIMM_OK;
+}

@@ -1,0 +1,396 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The worker's loop: requests, pending writes, completions, time; sleep when there is nothing. */
+#include "core/engine.h"
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/config.h"
+#include "base/log.h"
+#include "plat/clock.h"
+#include "plat/rand.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+struct thread_role on_worker;
+
+/* Requests taken from the inbox before what waits has its turn. */
+#define INBOX_BATCH 64
+/* Pause of a worker whose provider has no descriptor to sleep on: doubled from MIN to MAX. */
+#define PAUSE_MIN_NS 20000u
+#define PAUSE_MAX_NS 1000000u
+
+uint64_t worker_random(struct worker *w)
+{
+	return rng_u64(&w->rng);
+}
+
+static wimm_status init_tables(struct worker *w)
+{
+	wimm_status st;
+
+	w->ops = mem_alloc_aligned(64, (size_t)w->max_ops * sizeof(*w->ops));
+	w->peer_slot = mem_calloc(w->max_peers, sizeof(*w->peer_slot));
+	w->peer_free = mem_calloc(w->max_peers, sizeof(*w->peer_free));
+	w->scratch_bytes = w->max_msg_bytes + WIRE_MAX_OVERHEAD_BYTES + 8192;
+	w->scratch = mem_alloc(w->scratch_bytes);
+	if (w->ops == NULL || w->peer_slot == NULL || w->peer_free == NULL || w->scratch == NULL)
+		return WIMM_E_NOMEM;
+	for (uint32_t i = 0; i < w->max_ops; i++)
+		w->ops[i].worker = w;
+	for (uint32_t i = 0; i < w->max_peers; i++)
+		w->peer_free[i] = w->max_peers - 1 - i;
+	w->peer_free_count = w->max_peers;
+	st = timers_init(&w->timers, w->max_ops);
+	if (st == WIMM_OK)
+		st = idpool_init(&w->op_pool, w->max_ops);
+	if (st == WIMM_OK)
+		st = imm_open((uint32_t)config_get_u64(CFG_UNEXPECTED_IMMS), &w->imms);
+	return st;
+}
+
+static void fini_tables(struct worker *w)
+{
+	imm_close(w->imms);
+	if (w->op_pool.slots != NULL)
+		idpool_fini(&w->op_pool);
+	timers_fini(&w->timers);
+	for (uint32_t i = 0; w->peer_slot != NULL && i < w->max_peers; i++)
+		mem_free(atomic_load_explicit(&w->peer_slot[i], memory_order_relaxed));
+	mem_free((void *)w->peer_slot);
+	mem_free(w->peer_free);
+	mem_free(w->scratch);
+	mem_free(w->ops);
+	hash_fini(&w->by_instance);
+}
+
+static void init_lists(struct worker *w)
+{
+	list_init(&w->peers);
+	list_init(&w->ready);
+	list_init(&w->talkers);
+	list_init(&w->strangers);
+	list_init(&w->dead_ctls);
+	list_init(&w->ops_started);
+	list_init(&w->retires);
+	list_init(&w->recv_free);
+	list_init(&w->recv_pools);
+	list_init(&w->deregs);
+	mpsc_init(&w->inbox);
+}
+
+/* One descriptor for all: every device's and the inbox's. */
+static wimm_status init_epoll(struct worker *w)
+{
+	struct epoll_event ev = { .events = EPOLLIN };
+
+	w->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+	if (w->epoll_fd < 0)
+		return WIMM_E_SYSTEM;
+	if (epoll_ctl(w->epoll_fd, EPOLL_CTL_ADD, wake_fd(&w->wake), &ev) != 0)
+		return WIMM_E_SYSTEM;
+	w->all_have_fd = true;
+	for (uint32_t i = 0; i < w->nic_count; i++) {
+		if (!w->nic[i].caps.wait_fd) {
+			w->all_have_fd = false;
+			continue;
+		}
+		if (epoll_ctl(w->epoll_fd, EPOLL_CTL_ADD, w->prov->fd(w->nic[i].dev), &ev) != 0)
+			return WIMM_E_SYSTEM;
+	}
+	return WIMM_OK;
+}
+
+wimm_status worker_init(struct worker *w, struct wimm_engine *engine)
+{
+	wimm_status st;
+
+	w->engine = engine;
+	w->epoll_fd = -1;
+	w->wake.fd = -1;
+	w->room.fd = -1;
+	init_lists(w);
+	hash_init(&w->by_instance, rng_u64(&w->rng));
+	st = init_tables(w);
+	if (st == WIMM_OK)
+		st = wake_init(&w->wake);
+	if (st == WIMM_OK)
+		st = wake_init(&w->room);
+	if (st == WIMM_OK)
+		st = init_epoll(w);
+	if (st != WIMM_OK)
+		worker_fini(w);
+	return st;
+}
+
+void worker_fini(struct worker *w)
+{
+	if (w->epoll_fd >= 0)
+		(void)close(w->epoll_fd);
+	if (w->room.fd >= 0)
+		wake_fini(&w->room);
+	if (w->wake.fd >= 0)
+		wake_fini(&w->wake);
+	session_bury(w);
+	fini_tables(w);
+}
+
+/* --- the inbox --- */
+
+void worker_push(struct worker *w, struct request *r)
+{
+	mpsc_push(&w->inbox, &r->node);
+	wake_signal(&w->wake);
+}
+
+static void run_call(struct worker *w, struct call *c)
+{
+	struct sema *done = c->done;
+
+	c->fn(w, c->arg);
+	sema_post(done); /* the call's memory is the waiter's again */
+}
+
+static void take_request(struct worker *w, struct request *r)
+{
+	switch (r->kind) {
+	case REQUEST_OP:
+		op_start(w, LIST_ENTRY(r, struct op, request));
+		return;
+	case REQUEST_CANCEL:
+		op_cancel_request(w, r);
+		return;
+	case REQUEST_CALL:
+		run_call(w, LIST_ENTRY(r, struct call, request));
+		return;
+	case REQUEST_RECV_BACK:
+		recvs_back(w, r);
+		return;
+	case REQUEST_DEREG:
+		mr_dereg_start(w, r);
+		return;
+	case REQUEST_REMOTE_CLOSE:
+		remote_close(w, r);
+		return;
+	case REQUEST_PEER_DONE:
+		peer_done(w, r);
+		return;
+	}
+	ASSERT(!"a request of ours");
+}
+
+static uint32_t take_inbox(struct worker *w, uint32_t max)
+{
+	uint32_t n = 0;
+
+	while (n < max) {
+		struct mpsc_node *node = mpsc_pop(&w->inbox);
+
+		if (node == NULL)
+			break;
+		take_request(w, LIST_ENTRY(node, struct request, node));
+		n++;
+	}
+	return n;
+}
+
+void worker_call(struct worker *w, void (*fn)(struct worker *w, void *arg), void *arg)
+{
+	struct sema done;
+	struct call c = { .request.kind = REQUEST_CALL, .fn = fn, .arg = arg, .done = &done };
+
+	if (!w->own_threads || plat_thread_is_self(&w->thread)) {
+		/* What this thread submitted before comes first. */
+		(void)take_inbox(w, UINT32_MAX);
+		fn(w, arg);
+		session_bury(w);
+		return;
+	}
+	sema_init(&done);
+	worker_push(w, &c.request);
+	sema_wait(&done);
+	sema_fini(&done);
+}
+
+/* --- one turn --- */
+
+static uint32_t poll_nics(struct worker *w)
+{
+	uint32_t total = 0;
+
+	w->polled_out = true;
+	for (uint32_t i = 0; i < w->nic_count; i++) {
+		uint32_t max = sizeof(w->cqe) / sizeof(w->cqe[0]);
+		uint32_t n = w->prov->poll(w->nic[i].dev, w->now_ns, w->cqe, max);
+
+		ASSERT(n <= max);
+		for (uint32_t k = 0; k < n; k++)
+			session_cqe(w, i, &w->cqe[k]);
+		total += n;
+		if (n == max)
+			w->polled_out = false;
+	}
+	return total;
+}
+
+static void run_timers(struct worker *w)
+{
+	struct op *op;
+
+	while ((op = timers_pop_due(&w->timers, w->now_ns)) != NULL)
+		op_cancel(w, op, WIMM_E_TIMEOUT, "its deadline has passed");
+	if (w->now_ns < w->scan_ns)
+		return;
+	session_scan(w);
+	w->scan_ns = clock_deadline_ns(w->now_ns, w->scan_every_ns);
+}
+
+/* After a long pause of this worker (a stopped process, a debugger) silence is its own. */
+static void forgive_silence(struct worker *w, uint64_t now_ns)
+{
+	uint64_t gap = now_ns > w->now_ns ? now_ns - w->now_ns : 0;
+
+	if (w->now_ns == 0 || gap <= w->heartbeat_ns)
+		return;
+	LIST_FOR_EACH(it, &w->peers) {
+		struct peer *p = LIST_ENTRY(it, struct peer, link);
+
+		p->last_rx_ns += gap;
+		if (p->last_rx_ns > now_ns)
+			p->last_rx_ns = now_ns;
+	}
+}
+
+bool worker_step(struct worker *w, uint64_t now_ns)
+{
+	uint32_t done = 0;
+
+	if (now_ns < w->now_ns)
+		now_ns = w->now_ns;
+	forgive_silence(w, now_ns);
+	w->now_ns = now_ns;
+	w->step++;
+	STAT_ADD(w, steps, 1);
+	done += take_inbox(w, INBOX_BATCH);
+	if (!list_empty(&w->talkers))
+		session_talk(w);
+	if (!list_empty(&w->ready))
+		done += post_pending(w);
+	done += poll_nics(w);
+	run_timers(w);
+	if (w->sends_stuck != 0)
+		message_unstick(w);
+	if (w->retire_requests != 0 && mpsc_empty_hint(&w->inbox))
+		retire_answer(w);
+	if (w->goodbyes != 0 && w->polled_out)
+		session_goodbyes(w);
+	session_bury(w);
+	return done != 0;
+}
+
+uint64_t worker_next_ns(const struct worker *w)
+{
+	uint64_t next = timers_next_ns(&w->timers);
+
+	if (w->scan_ns < next && (!list_empty(&w->peers) || !list_empty(&w->strangers)))
+		next = w->scan_ns;
+	for (uint32_t i = 0; i < w->nic_count; i++) {
+		uint64_t dev_ns = w->prov->next_ns(w->nic[i].dev);
+
+		if (dev_ns < next)
+			next = dev_ns;
+	}
+	return next;
+}
+
+/* --- sleeping --- */
+
+/* Announce sleep and look once more; false: there is something to do. */
+static bool arm(struct worker *w)
+{
+	wake_announce(&w->wake);
+	if (mpsc_empty_hint(&w->inbox) && list_empty(&w->ready) && w->polled_out &&
+	    w->retire_requests == 0) {
+		bool quiet = true;
+
+		for (uint32_t i = 0; i < w->nic_count && quiet; i++)
+			quiet = !w->nic[i].caps.wait_fd || w->prov->arm(w->nic[i].dev);
+		if (quiet)
+			return true;
+	}
+	wake_cancel(&w->wake);
+	return false;
+}
+
+void worker_wait(struct worker *w, uint64_t deadline_ns)
+{
+	uint64_t next = worker_next_ns(w);
+	uint64_t now = engine_now_ns(w->engine);
+	struct pollfd pfd = { .fd = w->epoll_fd, .events = POLLIN };
+	struct timespec ts;
+	uint64_t wait_ns;
+
+	if (deadline_ns < next)
+		next = deadline_ns;
+	if (!w->all_have_fd) {
+		w->pause_ns = w->pause_ns * 2 < PAUSE_MAX_NS ? w->pause_ns * 2 : PAUSE_MAX_NS;
+		if (clock_deadline_ns(now, w->pause_ns) < next)
+			next = clock_deadline_ns(now, w->pause_ns);
+	}
+	if (next <= now || !arm(w))
+		return;
+	wait_ns = next - now;
+	ts.tv_sec = (time_t)(wait_ns / CLOCK_NS_PER_S);
+	ts.tv_nsec = (long)(wait_ns % CLOCK_NS_PER_S);
+	STAT_ADD(w, sleeps, 1);
+	(void)ppoll(&pfd, 1, next == CLOCK_NEVER_NS ? NULL : &ts, NULL);
+	wake_cancel(&w->wake);
+	wake_drain(&w->wake);
+}
+
+static void worker_main(void *arg)
+{
+	struct worker *w = arg;
+	uint64_t idle_since = 0;
+
+	role_enter(&on_worker);
+	/* Acquire, with the release in worker_stop(). */
+	while (atomic_load_explicit(&w->stop, memory_order_acquire) == 0) {
+		uint64_t now = clock_now_ns();
+
+		if (worker_step(w, now)) {
+			idle_since = 0;
+			w->pause_ns = PAUSE_MIN_NS / 2;
+			continue;
+		}
+		if (w->busy_poll)
+			continue;
+		if (idle_since == 0)
+			idle_since = now;
+		if (now - idle_since < w->spin_ns) {
+			plat_cpu_relax();
+			continue;
+		}
+		worker_wait(w, CLOCK_NEVER_NS);
+	}
+	role_leave(&on_worker);
+}
+
+wimm_status worker_start(struct worker *w)
+{
+	int cpu = (int)config_get_i64(CFG_PROGRESS_CPU);
+
+	w->own_threads = true;
+	return plat_thread_start(&w->thread, worker_main, w, "wimm-worker", cpu);
+}
+
+void worker_stop(struct worker *w)
+{
+	atomic_store_explicit(&w->stop, 1, memory_order_release);
+	wake_signal_always(&w->wake);
+	plat_thread_join(&w->thread);
+	w->own_threads = false;
+}

@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CORE_WORKER_H
+#define CORE_WORKER_H
+
+/* The worker: one thread (or the caller's) that owns a group of NICs, every session, and all that
+ * is in flight. worker_step() takes the time as an argument and calls nothing that blocks, so that
+ * the simulator can run it without threads. */
+
+#include "base/tsa.h"
+#include "core/peer.h"
+#include "core/timers.h"
+#include "plat/rand.h"
+#include "plat/sema.h"
+#include "plat/thread.h"
+#include "plat/wake.h"
+#include "queue/idpool.h"
+
+extern struct thread_role on_worker;
+
+/* A request that somebody waits for: runs on the worker, then wakes the caller. */
+struct call {
+	struct request request;
+	void (*fn)(struct worker *w, void *arg);
+	void *arg;
+	struct sema *done;
+};
+
+struct nic {
+	struct prov_dev *dev;
+	struct prov_caps caps;
+	struct prov_addr addr;
+	bool dead;
+};
+
+/* Counters that any thread reads and the named one writes, all relaxed. */
+struct worker_stats {
+	_Atomic uint64_t ops_submitted, again, index_bytes; /* submitters */
+	_Atomic uint64_t ops_done, ops_failed, bytes_written, writes_posted, imms_sent,
+		imms_received;
+	_Atomic uint64_t msgs_sent, msgs_received, retries, steps, sleeps, pending_legs,
+		expectations;
+	_Atomic uint64_t peers_up;
+	_Atomic uint64_t callbacks; /* callback thread */
+};
+#define STAT_ADD(w, field, n)                                                                      \
+	atomic_fetch_add_explicit(&(w)->stats.field, (uint64_t)(n), memory_order_relaxed)
+#define STAT_SUB(w, field, n)                                                                      \
+	atomic_fetch_sub_explicit(&(w)->stats.field, (uint64_t)(n), memory_order_relaxed)
+
+struct worker {
+	/* Fixed after start. */
+	struct wimm_engine *engine;
+	const struct prov_ops *prov;
+	struct nic nic[WIMM_MAX_NICS];
+	uint32_t nic_count;
+	struct op *ops;
+	uint32_t max_ops;
+	uint32_t post_batch;
+	uint64_t split_bytes;
+	uint64_t max_write_bytes; /* of one request, on any NIC */
+	uint64_t heartbeat_ns;
+	uint64_t peer_timeout_ns;
+	uint64_t hello_timeout_ns;
+	uint64_t scan_every_ns;
+	uint32_t max_msg_bytes;
+	uint32_t max_peers;
+	uint64_t index_bytes_limit;
+	uint64_t spin_ns;
+	bool busy_poll;
+	bool own_threads;
+	bool all_have_fd; /* else the worker polls with pauses */
+	int epoll_fd;     /* all devices and the inbox */
+	struct plat_thread thread;
+
+	/* Owned by the worker. */
+	_Alignas(64) uint64_t now_ns;
+	struct list peers;      /* all that are not free */
+	struct peer *self_peer; /* this engine as its own peer; NULL: none */
+	struct list ready;      /* peers with legs to post and room for them */
+	struct list talkers;    /* peers with a filled outbox */
+	struct list strangers;  /* ctl channels without a peer */
+	struct list dead_ctls;
+	struct list ops_started;
+	struct list retires;
+	struct timers timers;
+	struct imm_table *imms;
+	struct hash by_instance; /* hash of the instance -> peer */
+	struct list recv_free;   /* receive buffers that wait for messages */
+	struct list recv_pools;
+	struct list deregs;       /* regions that wait for their last acknowledgement */
+	uint64_t scan_ns;         /* when peers are looked at next */
+	uint64_t step;            /* turns taken */
+	bool polled_out;          /* the last poll of every NIC left nothing behind */
+	uint64_t next_id;         /* retire and confirm requests */
+	struct rng rng;           /* nonces; seeded by the environment */
+	uint64_t pause_ns;        /* of a worker that cannot sleep on a descriptor */
+	uint32_t goodbyes;        /* peers that said goodbye and are not down yet */
+	uint32_t sends_stuck;     /* peers whose ctl was full */
+	uint64_t retire_requests; /* peers' questions that are not answered */
+	bool closing;
+	struct prov_wr wr[256];
+	struct prov_cqe cqe[256];
+	uint8_t *scratch; /* one encoded message */
+	uint32_t scratch_bytes;
+
+	/* Shared by queue. */
+	_Alignas(64) struct mpsc inbox;
+	struct wake wake;
+	_Atomic uint32_t stop;
+	struct idpool op_pool;
+	_Atomic uint32_t room_waiters; /* submitters that block for a free operation */
+	struct wake room;
+	struct worker_stats stats;
+
+	/* Peer slots: pointers are published once and never taken back. */
+	_Atomic(struct peer *) *peer_slot;
+	uint32_t *peer_free; /* stack of free slots, the worker's */
+	uint32_t peer_free_count;
+};
+
+/* worker.c */
+wimm_status worker_init(struct worker *w, struct wimm_engine *engine);
+void worker_fini(struct worker *w);
+wimm_status worker_start(struct worker *w);
+void worker_stop(struct worker *w);
+/* One turn at now_ns; returns whether there was anything to do. */
+bool worker_step(struct worker *w, uint64_t now_ns);
+/* Sleep until there may be something to do, at most until deadline_ns. */
+/* When worker_step() must run next though nothing arrives. */
+uint64_t worker_next_ns(const struct worker *w);
+void worker_wait(struct worker *w, uint64_t deadline_ns);
+void worker_push(struct worker *w, struct request *r);
+/* Run fn on the worker and wait for it; at once on the worker itself or when caller-driven. */
+void worker_call(struct worker *w, void (*fn)(struct worker *w, void *arg), void *arg);
+uint64_t worker_random(struct worker *w);
+
+/* post.c: legs to work requests, completions to operations. */
+void post_start(struct worker *w, struct op *op);
+void post_leg_ready(struct worker *w, struct leg *leg, bool at_once);
+bool post_pending(struct worker *w);
+void post_peer_room(struct worker *w, struct peer *p);
+void post_done(struct worker *w, struct path *path, const struct prov_cqe *c);
+/* End a write early: nothing more is posted, what is out is taken back, then it settles. */
+void post_peer_down(struct worker *w, struct peer *p);
+void post_abort(struct worker *w, struct op *op, wimm_status status, const char *text);
+/* Fail what is not posted yet of writes into a revoked region. */
+void post_fail_region(struct worker *w, struct wimm_remote_mr *r);
+void post_fail_leg(struct worker *w, struct leg *leg, wimm_status status, const char *text);
+void post_leg_confirmed(struct worker *w, struct leg *leg);
+
+/* settle.c: the end of every operation. */
+struct op *op_by_id(struct worker *w, wimm_op id);
+wimm_op op_id(const struct op *op);
+/* A fresh operation, or NULL (AGAIN). Any thread. */
+struct op *op_get(struct worker *w, enum op_kind kind);
+/* Give back one that was never pushed. */
+void op_unget(struct worker *w, struct op *op);
+void op_submit(struct worker *w, struct op *op, wimm_op *out);
+void op_fail(struct op *op, wimm_status status, wimm_peer blame, const char *fmt, ...)
+	__attribute__((format(printf, 4, 5)));
+/* Worker: report op->status (OK if none was set) and return the slot after the callback. */
+void op_settle(struct worker *w, struct op *op);
+void op_start(struct worker *w, struct op *op);
+void op_cancel(struct worker *w, struct op *op, wimm_status status, const char *text);
+/* The inbox has the cancel of an operation that may have settled meanwhile. */
+void op_cancel_request(struct worker *w, struct request *r);
+
+/* session.c, peer.c */
+struct peer *peer_get(struct worker *w, const struct wire_addr *addr, wimm_status *out_status);
+struct peer *peer_by_id(struct worker *w, wimm_peer id);
+struct peer *peer_by_instance(struct worker *w, const uint8_t *instance);
+struct peer *peer_real(struct peer *p);
+wimm_peer peer_id(const struct peer *p);
+/* Any thread: the state of a peer id, PEER_FREE when stale. */
+enum peer_state peer_public_state(struct worker *w, wimm_peer id);
+void peer_set_state(struct peer *p, enum peer_state state);
+void peer_down(struct worker *w, struct peer *p, wimm_status cause, uint32_t vendor_code,
+               const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+wimm_status peer_index(struct worker *w, struct peer *p);
+void peer_done(struct worker *w, struct request *r);
+void peer_maybe_free(struct worker *w, struct peer *p);
+void peer_free(struct worker *w, struct peer *p);
+struct peer *peer_new(struct worker *w, const struct wire_addr *addr);
+void peer_event(struct worker *w, struct peer *p, wimm_peer_event_kind kind, wimm_status cause,
+                uint32_t nic_index, const char *text);
+void session_connect(struct worker *w, struct peer *p);
+void session_drop_ctl(struct worker *w, struct peer *p);
+void session_cqe(struct worker *w, uint32_t nic, const struct prov_cqe *c);
+void session_scan(struct worker *w);
+void session_talk(struct worker *w);
+void session_goodbyes(struct worker *w);
+wimm_status session_send(struct worker *w, struct peer *p, const struct wire_msg *m);
+/* A path failed or is given up: fence it; the peer is lost with its last path. */
+void path_lost(struct worker *w, struct path *path, wimm_status cause, uint32_t vendor_code,
+               const char *text);
+/* As session_send(), losing the peer when it cannot be sent nor kept. */
+void session_say(struct worker *w, struct peer *p, const struct wire_msg *m);
+void session_drop_stranger(struct worker *w, struct list *link);
+void session_bury(struct worker *w);
+void session_goodbye(struct worker *w, struct peer *p, wimm_status reason, const char *text);
+void session_message(struct worker *w, struct peer *p, const struct wire_msg *m);
+
+/* message.c */
+void message_start(struct worker *w, struct op *op);
+void message_pump(struct worker *w, struct peer *p);
+void message_arrived(struct worker *w, struct peer *p, const struct wire_msg *m);
+void message_acked(struct worker *w, struct peer *p, const struct wire_msg *m);
+void message_ready(struct worker *w, struct peer *p);
+void message_peer_down(struct worker *w, struct peer *p);
+void message_unstick(struct worker *w);
+void message_cancel(struct worker *w, struct op *op, wimm_status status, const char *text);
+void recvs_start(struct worker *w, struct op *op);
+void recvs_cancel(struct worker *w, struct op *op, wimm_status status);
+void recvs_back(struct worker *w, struct request *r);
+
+/* remote.c, region.c */
+/* Any thread: OK, or why nothing may be submitted to it. */
+wimm_status remote_usable(const struct wimm_engine *engine, const struct wimm_remote_mr *r);
+bool mr_usable(const struct wimm_engine *engine, const struct wimm_mr *mr);
+void remote_leg(struct worker *w, struct leg *leg);
+void remote_leg_done(struct worker *w, struct leg *leg);
+void remote_peer_up(struct worker *w, struct peer *p);
+void remote_peer_down(struct worker *w, struct peer *p);
+void remote_message(struct worker *w, struct peer *p, const struct wire_msg *m);
+void remote_close(struct worker *w, struct request *r);
+void mr_dereg_start(struct worker *w, struct request *r);
+void mr_message(struct worker *w, struct peer *p, const struct wire_msg *m);
+void mr_peer_down(struct worker *w, struct peer *p);
+void mr_op_done(struct worker *w, struct op *op);
+
+/* count.c: immediates, parts of split writes, expectations. */
+void count_arrived(struct worker *w, struct path *path, const struct prov_cqe *c);
+void count_start(struct worker *w, struct op *op);
+void count_cancel(struct worker *w, struct op *op, wimm_status status, const char *text);
+/* orderly: it said goodbye, so what it delivered stays countable. */
+void count_peer_down(struct worker *w, struct peer *p, bool orderly);
+void count_message(struct worker *w, struct peer *p, const struct wire_msg *m);
+/* Tell the receiver how many parts of a split write it will ever see. */
+void count_abandon(struct worker *w, struct leg *leg);
+
+/* retire.c: watermarks, confirm and retire. */
+/* The heartbeat that tells what was counted on each path; id: of the CONFIRM it answers, or 0. */
+void count_fill_marks(const struct peer *p, struct wire_msg *m, uint64_t id);
+/* Put a completely acked leg on its peer's list for the next CONFIRM. */
+void count_confirm(struct worker *w, struct leg *leg);
+void confirm_heard(struct worker *w, struct peer *p, const struct wire_msg *m);
+void confirm_asked(struct worker *w, struct peer *p, const struct wire_msg *m);
+void confirm_answer(struct worker *w, struct peer *p);
+void confirm_path_lost(struct worker *w, struct peer *p);
+void confirm_peer_down(struct peer *p);
+void retire_start(struct worker *w, struct op *op);
+void retire_cancel(struct worker *w, struct op *op, wimm_status status, const char *text);
+void retire_arrived(struct worker *w, struct peer *p);
+void retire_heard(struct worker *w, struct peer *p, const struct wire_msg *m);
+void retire_asked(struct worker *w, struct peer *p, const struct wire_msg *m);
+void retire_answer(struct worker *w);
+void retire_peer_down(struct worker *w, struct peer *p);
+
+#endif
