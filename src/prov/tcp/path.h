@@ -41,8 +41,8 @@ struct tcp_tx_frame {
 	bool started;
 	uint32_t iov_pos; /* iov[0] is the block, the others are payload */
 	uint32_t iov_count;
-	uint32_t lasts;   /* work requests that end in it */
-	uint32_t end_pos; /* where the queue goes on behind it */
+	uint32_t start_pos; /* queue position of its first work request */
+	uint32_t end_pos;   /* where the queue goes on behind it */
 	uint64_t end_off;
 	uint64_t ack; /* what the peer has been told once it is sent */
 	struct tcp_private *copies;
@@ -60,7 +60,6 @@ struct tcp_tx {
 	uint32_t tail;
 	uint64_t send_off; /* bytes of `send` that are in frames already */
 	uint32_t cancels_due;
-	uint64_t sent_total; /* work requests whose last byte the kernel took */
 	uint64_t acked_total;
 	struct tcp_tx_frame frame;
 };

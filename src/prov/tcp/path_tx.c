@@ -65,7 +65,6 @@ static bool add_piece(struct tcp_tx_frame *f, uint8_t *desc_at, const struct tcp
 		desc.imm = req->wr.imm;
 		desc.op_seq = req->wr.op_seq;
 		desc.parts = req->wr.parts;
-		f->lasts++;
 	}
 	tcp_desc_encode(&desc, desc_at);
 	if (len > 0) {
@@ -123,7 +122,7 @@ static bool build(struct tcp_path *path)
 
 	f->iov_pos = 0;
 	f->iov_count = 1;
-	f->lasts = 0;
+	f->start_pos = path->tx.send;
 	f->end_pos = path->tx.send;
 	f->end_off = path->tx.send_off;
 	f->ack = path->rx.acked_total;
@@ -179,7 +178,6 @@ static void advance(struct tcp_tx *tx, size_t sent)
 		f->iov[f->iov_pos].iov_len -= sent;
 		return;
 	}
-	tx->sent_total += f->lasts;
 	f->started = false;
 	free_copies(f);
 }
@@ -206,17 +204,32 @@ void tcp_tx_step(struct tcp_path *path)
 	}
 }
 
+/* Work requests before this position have been handed to the kernel whole. */
+static uint32_t sent_pos(const struct tcp_tx *tx)
+{
+	const struct tcp_tx_frame *f = &tx->frame;
+
+	if (!f->started)
+		return tx->send;
+	return f->iov_pos == 0 ? f->start_pos : f->req[f->iov_pos];
+}
+
 bool tcp_tx_acked(struct tcp_path *path, uint64_t total)
 {
 	struct tcp_tx *tx = &path->tx;
+	uint32_t limit = sent_pos(tx);
 	uint64_t fresh = total - tx->acked_total;
 
-	if (total < tx->acked_total || total > tx->sent_total)
+	if (total < tx->acked_total)
 		return false;
 	tx->acked_total = total;
 	while (fresh > 0) {
-		struct tcp_req *req = req_at(tx, tx->ack++);
+		struct tcp_req *req = req_at(tx, tx->ack);
 
+		/* Believing it would free a source that is still being read. */
+		if ((int32_t)(limit - tx->ack) <= 0)
+			return false;
+		tx->ack++;
 		if (req->state == TCP_REQ_DROPPED)
 			continue;
 		DASSERT(req->state == TCP_REQ_SENT);
