@@ -210,8 +210,10 @@ void count_peer_down(struct worker *w, struct peer *p, bool orderly)
 	parts_drop(p);
 	confirm_peer_down(p);
 	retire_peer_down(w, p);
-	(void)orderly;
-	imm_peer_lost(w->imms, p->slot, &failed, &fired);
+	if (orderly)
+		imm_peer_left(w->imms, p->slot, &failed, &fired);
+	else
+		imm_peer_lost(w->imms, p->slot, &failed, &fired);
 	settle_failed(w, p, &failed);
 	settle_fired(w, &fired);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opening and closing an engine. */
+/* Opening an engine, and what can be asked of it. close.c ends it. */
 #include "core/engine.h"
 #include "core/error_text.h"
 
@@ -71,7 +71,7 @@ static wimm_status split_nics(const char *list, char (*out)[PROV_TEXT_BYTES], ui
 	return WIMM_OK;
 }
 
-static void close_nics(struct worker *w)
+void engine_close_nics(struct worker *w)
 {
 	while (w->nic_count != 0)
 		w->prov->close(w->nic[--w->nic_count].dev);
@@ -126,7 +126,7 @@ static wimm_status open_nics(struct wimm_engine *engine, const char *list)
 	for (uint32_t i = 0; st == WIMM_OK && i < count; i++)
 		st = open_nic(engine, nics[i], i);
 	if (st != WIMM_OK)
-		close_nics(&engine->worker);
+		engine_close_nics(&engine->worker);
 	return st;
 }
 
@@ -254,7 +254,7 @@ undo_wake:
 undo_worker:
 	worker_fini(&engine->worker);
 undo_nics:
-	close_nics(&engine->worker);
+	engine_close_nics(&engine->worker);
 undo_regions:
 	region_table_fini(&engine->regions);
 	return st;
@@ -304,151 +304,6 @@ wimm_status wimm_engine_open(const struct wimm_engine_opts *opts, struct wimm_en
 	return engine_open_in(opts, NULL, out);
 }
 
-/* --- close --- */
-
-static void cancel_all(struct worker *w, void *arg)
-{
-	(void)arg;
-	w->closing = true;
-	for (;;) {
-		struct list *link = list_pop_front(&w->ops_started);
-		struct op *op;
-
-		if (link == NULL)
-			return;
-		op = LIST_ENTRY(link, struct op, link);
-		list_push_back(&w->ops_started, &op->link);
-		if (op->close_asked)
-			return; /* round: all have been asked */
-		op->close_asked = true;
-		op_cancel(w, op, WIMM_E_CLOSED, "the engine is being closed");
-	}
-}
-
-static void look_idle(struct worker *w, void *arg)
-{
-	*(bool *)arg = list_empty(&w->ops_started);
-}
-
-static void say_goodbye(struct worker *w, void *arg)
-{
-	(void)arg;
-	LIST_FOR_EACH(it, &w->peers)
-		session_goodbye(w, LIST_ENTRY(it, struct peer, link), WIMM_E_CLOSED,
-		                "the engine was closed");
-}
-
-/* Peers close their ends when they hear the goodbye. */
-static void look_left(struct worker *w, void *arg)
-{
-	*(bool *)arg = true;
-	LIST_FOR_EACH(it, &w->peers)
-		if (LIST_ENTRY(it, struct peer, link)->state == PEER_UP)
-			*(bool *)arg = false;
-}
-
-static void drop_peers(struct worker *w, void *arg)
-{
-	(void)arg;
-	LIST_FOR_EACH(it, &w->peers)
-		peer_down(w, LIST_ENTRY(it, struct peer, link), WIMM_E_CLOSED, 0,
-		          "this engine was closed");
-	while (!list_empty(&w->strangers))
-		session_drop_stranger(w, w->strangers.next);
-}
-
-static void look_fenced(struct worker *w, void *arg)
-{
-	*(bool *)arg = true;
-	LIST_FOR_EACH(it, &w->peers)
-		if (LIST_ENTRY(it, struct peer, link)->paths_open != 0)
-			*(bool *)arg = false;
-}
-
-/* Run until `look` says yes, at most so long. */
-static void run_until(struct wimm_engine *engine, void (*look)(struct worker *w, void *arg),
-                      uint64_t max_ns)
-{
-	uint64_t end = clock_deadline_ns(clock_now_ns(), max_ns);
-	struct worker *w = &engine->worker;
-
-	for (;;) {
-		bool yes = false;
-
-		if (!w->own_threads) {
-			(void)worker_step(w, engine_now_ns(engine));
-			(void)deliver_run(engine, UINT32_MAX);
-		}
-		worker_call(w, look, &yes);
-		if (yes || clock_now_ns() >= end)
-			return;
-		plat_thread_yield();
-	}
-}
-
-static void dereg_all(struct wimm_engine *engine)
-{
-	struct worker *w = &engine->worker;
-
-	for (uint32_t i = 0; i < engine->regions.used; i++) {
-		struct wimm_mr *mr =
-			atomic_load_explicit(&engine->regions.slot[i], memory_order_acquire);
-
-		if (atomic_load_explicit(&mr->public_state, memory_order_acquire) == MR_FREE)
-			continue;
-		for (uint32_t k = 0; k < w->nic_count; k++)
-			w->prov->dereg(w->nic[k].dev, mr->key[k]);
-	}
-}
-
-wimm_status wimm_engine_close(struct wimm_engine **handle)
-{
-	struct wimm_engine *engine;
-	struct worker *w;
-	wimm_status st;
-
-	if (handle == NULL)
-		return WIMM_E_INVAL;
-	engine = *handle;
-	if (engine == NULL)
-		return WIMM_OK;
-	st = engine_check(engine);
-	if (st != WIMM_OK)
-		return st;
-	if (engine_in_callback(engine))
-		return WIMM_E_IN_CALLBACK;
-	w = &engine->worker;
-	/* Release, with the acquire in submit_get(). */
-	atomic_store_explicit(&engine->closing, 1, memory_order_release);
-	watch_stop(engine);
-	worker_call(w, cancel_all, NULL);
-	run_until(engine, look_idle, CLOSE_WAIT_NS);
-	worker_call(w, say_goodbye, NULL);
-	run_until(engine, look_left, CLOSE_LINGER_NS);
-	worker_call(w, drop_peers, NULL);
-	run_until(engine, look_fenced, CLOSE_LINGER_NS);
-	if (w->own_threads) {
-		worker_stop(w);
-		w->own_threads = true; /* what is left still goes to the callback thread */
-		deliver_stop(engine);
-		w->own_threads = false;
-	} else {
-		(void)deliver_run(engine, UINT32_MAX);
-	}
-	dereg_all(engine);
-	watch_fini(&engine->watch);
-	groups_close(engine);
-	wake_fini(&engine->delivery_wake);
-	worker_fini(w);
-	close_nics(w);
-	remotes_fini(&engine->regions);
-	region_table_fini(&engine->regions);
-	mutex_fini(&engine->lock);
-	mem_free(engine);
-	*handle = NULL;
-	return WIMM_OK;
-}
-
 /* --- small things --- */
 
 wimm_status wimm_main_address(struct wimm_engine *engine, struct wimm_net_addr *out)
@@ -460,53 +315,6 @@ wimm_status wimm_main_address(struct wimm_engine *engine, struct wimm_net_addr *
 	if (st == WIMM_OK)
 		*out = engine->main_address;
 	return st;
-}
-
-static wimm_status check_driven(const struct wimm_engine *engine)
-{
-	wimm_status st = engine_check(engine);
-
-	if (st == WIMM_OK && engine->worker.own_threads) {
-		error_text_set("the engine drives itself: open it with WIMM_PROGRESS_CALLER");
-		st = WIMM_E_INVAL;
-	}
-	return st;
-}
-
-wimm_status wimm_progress(struct wimm_engine *engine, int *out_busy)
-{
-	wimm_status st = check_driven(engine);
-	bool busy;
-
-	if (st != WIMM_OK)
-		return st;
-	if (engine_in_callback(engine))
-		return WIMM_E_IN_CALLBACK;
-	busy = worker_step(&engine->worker, engine_now_ns(engine));
-	busy = watch_poll(engine) != 0 || busy;
-	busy = deliver_run(engine, UINT32_MAX) != 0 || busy;
-	if (out_busy != NULL)
-		*out_busy = busy;
-	return WIMM_OK;
-}
-
-wimm_status wimm_progress_wait(struct wimm_engine *engine, uint64_t timeout_us)
-{
-	wimm_status st = check_driven(engine);
-	uint64_t deadline = CLOCK_NEVER_NS;
-
-	if (st != WIMM_OK)
-		return st;
-	if (timeout_us < UINT64_MAX / CLOCK_NS_PER_US)
-		deadline = clock_deadline_ns(engine_now_ns(engine), timeout_us * CLOCK_NS_PER_US);
-	if (mpsc_empty_hint(&engine->deliveries))
-		worker_wait(&engine->worker, deadline);
-	return WIMM_OK;
-}
-
-int wimm_progress_fd(struct wimm_engine *engine)
-{
-	return check_driven(engine) == WIMM_OK ? engine->worker.epoll_fd : -1;
 }
 
 wimm_status wimm_engine_get_stats(struct wimm_engine *engine, struct wimm_engine_stats *out)
@@ -545,134 +353,4 @@ wimm_status wimm_engine_get_stats(struct wimm_engine *engine, struct wimm_engine
 #undef LOAD
 	out->regions = atomic_load_explicit(&engine->regions.live, memory_order_relaxed);
 	return WIMM_OK;
-}
-
-/* --- peers --- */
-
-struct peer_args {
-	const struct wire_addr *addr;
-	struct wimm_error_info *error;
-	wimm_peer id;
-	wimm_status status;
-};
-
-struct peer *peer_get(struct worker *w, const struct wire_addr *addr, wimm_status *out_status)
-{
-	static const uint8_t nobody[WIMM_INSTANCE_BYTES];
-	bool self = memcmp(addr->instance, w->engine->self.instance, sizeof(nobody)) == 0;
-	bool known = memcmp(addr->instance, nobody, sizeof(nobody)) != 0;
-	struct peer *p = known ? peer_by_instance(w, addr->instance) : NULL;
-
-	*out_status = WIMM_OK;
-	if (p != NULL)
-		return p;
-	if (w->closing) {
-		*out_status = WIMM_E_CLOSED;
-		return NULL;
-	}
-	p = self ? w->self_peer : NULL;
-	if (p != NULL && p->state != PEER_DOWN)
-		return p;
-	p = peer_new(w, addr);
-	if (p == NULL) {
-		*out_status = w->peer_free_count == 0 ? WIMM_E_LIMIT : WIMM_E_NOMEM;
-		return NULL;
-	}
-	if (self)
-		w->self_peer = p;
-	else if (known && peer_index(w, p) != WIMM_OK) {
-		peer_free(w, p);
-		*out_status = WIMM_E_NOMEM;
-		return NULL;
-	}
-	session_connect(w, p);
-	return p;
-}
-
-static void add_on_worker(struct worker *w, void *arg)
-{
-	struct peer_args *a = arg;
-	struct peer *p = peer_get(w, a->addr, &a->status);
-
-	if (p != NULL)
-		a->id = peer_id(p);
-}
-
-wimm_status wimm_add_peer(struct wimm_engine *engine, const struct wimm_net_addr *addr,
-                          const struct wimm_peer_opts *opts, wimm_peer *out)
-{
-	wimm_status st = engine_check(engine);
-	struct wire_addr a;
-	struct peer_args args = { .addr = &a };
-
-	if (st != WIMM_OK)
-		return st;
-	if (addr == NULL || out == NULL)
-		return WIMM_E_INVAL;
-	if (opts != NULL && (opts->size != sizeof(*opts) || opts->flags != 0))
-		return WIMM_E_INVAL;
-	st = wire_addr_decode(addr, &a);
-	if (st != WIMM_OK)
-		return st;
-	if (strcmp(a.provider, engine->worker.prov->name) != 0) {
-		error_text_set("the address is for provider %s, this engine uses %s", a.provider,
-		               engine->worker.prov->name);
-		return WIMM_E_UNSUPPORTED;
-	}
-	worker_call(&engine->worker, add_on_worker, &args);
-	if (args.status == WIMM_OK)
-		*out = args.id;
-	return args.status;
-}
-
-static void remove_on_worker(struct worker *w, void *arg)
-{
-	struct peer_args *a = arg;
-	struct peer *p = peer_by_id(w, a->id);
-
-	a->status = WIMM_E_NOT_FOUND;
-	if (p == NULL)
-		return;
-	a->status = WIMM_OK;
-	session_goodbye(w, p, WIMM_E_CLOSED, "the peer was removed");
-	peer_down(w, p, WIMM_E_CLOSED, 0, "removed by this program");
-}
-
-wimm_status wimm_remove_peer(struct wimm_engine *engine, wimm_peer peer)
-{
-	wimm_status st = engine_check(engine);
-	struct peer_args args = { .id = peer };
-
-	if (st != WIMM_OK)
-		return st;
-	worker_call(&engine->worker, remove_on_worker, &args);
-	return args.status;
-}
-
-static void error_on_worker(struct worker *w, void *arg)
-{
-	struct peer_args *a = arg;
-	struct peer *p = peer_by_id(w, a->id);
-
-	a->status = WIMM_E_NOT_FOUND;
-	if (p == NULL || p->cause == WIMM_OK)
-		return;
-	a->error->status = p->cause;
-	a->error->vendor_code = p->vendor_code;
-	memcpy(a->error->text, p->text, sizeof(a->error->text));
-	a->status = WIMM_OK;
-}
-
-wimm_status wimm_peer_last_error(struct wimm_engine *engine, wimm_peer peer,
-                                 struct wimm_error_info *out)
-{
-	wimm_status st = engine_check(engine);
-	struct peer_args args = { .id = peer, .error = out };
-
-	if (st == WIMM_OK && out == NULL)
-		st = WIMM_E_INVAL;
-	if (st != WIMM_OK)
-		return st;
-	worker_call(&engine->worker, error_on_worker, &args);
-	return args.status;
 }

@@ -42,6 +42,7 @@ struct wimm_engine {
 
 wimm_status engine_open_in(const struct wimm_engine_opts *opts, const struct engine_env *env,
                            struct wimm_engine **out);
+void engine_close_nics(struct worker *w);
 /* OK, or why the calling thread may not use the engine (E_INVAL, E_FORKED). */
 wimm_status engine_check(const struct wimm_engine *engine);
 uint64_t engine_now_ns(const struct wimm_engine *engine);

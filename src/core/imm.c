@@ -87,6 +87,9 @@ wimm_status imm_open(uint32_t unexpected_limit, struct imm_table **out)
 	hash_init(&t->values, seed);
 	hash_init(&t->extra, seed);
 	list_init(&t->expected);
+	list_init(&t->departed.shares);
+	list_init(&t->departed.owes);
+	t->departed.slot = IMM_DEPARTED_SLOT;
 	list_init(&t->spare_values);
 	list_init(&t->spare_shares);
 	t->unexpected_limit = unexpected_limit;
@@ -230,22 +233,24 @@ static uint64_t named_of(const struct imm_expect *e, uint32_t slot, uint64_t *ou
 	return named;
 }
 
-/* Turn what an expectation names of a lost peer into its own. */
-static void keep(struct imm_expect *e, uint32_t slot)
+/* An expectation's peer has delivered what is named of it: owed no more. kept: turn it into the
+ * expectation's own, since the share goes. */
+static void keep(struct imm_expect *e, uint32_t slot, bool kept)
 {
 	for (uint32_t i = 0; i < e->owes_count; i++) {
 		struct imm_owes *o = &e->owes[i];
 
 		if (o->peer_slot == slot) {
-			e->kept += o->count;
+			e->kept += kept ? o->count : 0;
 			o->count = 0;
 			list_remove(&o->by_peer);
 		}
 	}
 }
 
-/* Decide over the expectations of one value that name a lost peer (rule 3). */
-static void lose_named(struct imm_table *t, struct imm_value *v, uint32_t slot, struct list *failed)
+/* Decide over the expectations of one value that name a lost peer (rule 3). stays: its share does. */
+static void lose_named(struct imm_table *t, struct imm_value *v, uint32_t slot, bool stays,
+                       struct list *failed)
 {
 	const struct imm_share *s = imm_share_find(t, v, slot);
 	uint64_t left = s ? s->count : 0;
@@ -259,15 +264,44 @@ static void lose_named(struct imm_table *t, struct imm_value *v, uint32_t slot, 
 			e->lost_peer_slot = slot;
 			list_push_back(failed, &e->link);
 		} else if (named != 0) {
-			keep(e, slot);
+			keep(e, slot, !stays);
 		}
 		left -= min_u64(left, named);
 		left -= min_u64(left, open);
 	}
 }
 
-void imm_peer_lost(struct imm_table *t, uint32_t peer_slot, struct list *failed, struct list *fired)
+/* Give what is left of a share to nobody in particular, within the limit of a peer. */
+static void share_depart(struct imm_table *t, struct imm_share *s)
 {
+	struct imm_value *v = s->value;
+	struct imm_share *d = imm_share_find(t, v, IMM_DEPARTED_SLOT);
+	uint64_t count = s->count;
+
+	if (d) {
+		imm_share_take(t, s, count);
+		d->count += count;
+		v->total += count;
+	} else if (v->expected || t->departed.unexpected < t->unexpected_limit) {
+		imm_share_rename(t, s, &t->departed);
+	} else {
+		imm_share_take(t, s, count);
+		imm_value_release(t, v);
+	}
+}
+
+static void share_drop(struct imm_table *t, struct imm_share *s)
+{
+	struct imm_value *v = s->value;
+
+	imm_share_take(t, s, s->count);
+	imm_value_release(t, v);
+}
+
+static void peer_gone(struct imm_table *t, uint32_t peer_slot, struct list *failed,
+                      struct list *fired, bool stays)
+{
+	void (*dispose)(struct imm_table *, struct imm_share *) = stays ? share_depart : share_drop;
 	struct imm_peer *p = imm_peer_find(t, peer_slot);
 
 	if (!p)
@@ -277,20 +311,25 @@ void imm_peer_lost(struct imm_table *t, uint32_t peer_slot, struct list *failed,
 		struct imm_value *v = imm_value_find(t, o->owner->imm);
 		struct imm_share *s;
 
-		lose_named(t, v, peer_slot, failed);
+		lose_named(t, v, peer_slot, stays, failed);
 		s = imm_share_find(t, v, peer_slot);
 		if (s)
-			imm_share_take(t, s, s->count);
+			dispose(t, s); /* somebody waits or waited: settle() looks at the value */
 		settle(t, v, fired);
 	}
-	while (!list_empty(&p->shares)) {
-		struct imm_share *s = LIST_ENTRY(p->shares.next, struct imm_share, by_peer);
-		struct imm_value *v = s->value;
-
-		imm_share_take(t, s, s->count);
-		imm_value_release(t, v);
-	}
+	while (!list_empty(&p->shares))
+		dispose(t, LIST_ENTRY(p->shares.next, struct imm_share, by_peer));
 	DASSERT(p->unexpected == 0);
+}
+
+void imm_peer_lost(struct imm_table *t, uint32_t peer_slot, struct list *failed, struct list *fired)
+{
+	peer_gone(t, peer_slot, failed, fired, false);
+}
+
+void imm_peer_left(struct imm_table *t, uint32_t peer_slot, struct list *failed, struct list *fired)
+{
+	peer_gone(t, peer_slot, failed, fired, true);
 }
 
 void imm_take_all(struct imm_table *t, struct list *out)

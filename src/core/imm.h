@@ -67,6 +67,10 @@ uint64_t imm_forget(struct imm_table *t, uint32_t imm);
  * owes (moved to *failed, lost_peer_slot set); those behind them may fire. The slot is clean. */
 void imm_peer_lost(struct imm_table *t, uint32_t peer_slot, struct list *failed,
 		   struct list *fired);
+/* A peer said goodbye: as imm_peer_lost(), but what it delivered stays countable, as nobody's. At
+ * most unexpected_limit values are kept so; more are dropped. */
+void imm_peer_left(struct imm_table *t, uint32_t peer_slot, struct list *failed,
+		   struct list *fired);
 /* Move every waiting expectation to *out, values in the order in which waiting on them began. */
 void imm_take_all(struct imm_table *t, struct list *out);
 uint64_t imm_values(const struct imm_table *t); /* entries held, for statistics and bounds */

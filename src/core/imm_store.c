@@ -134,6 +134,25 @@ void imm_share_take(struct imm_table *t, struct imm_share *s, uint64_t count)
 	share_put(t, s);
 }
 
+void imm_share_rename(struct imm_table *t, struct imm_share *s, struct imm_peer *to)
+{
+	struct imm_value *v = s->value;
+
+	if (s != &v->first) {
+		/* As many keys as before, so the map does not grow and cannot fail. */
+		(void)hash_remove(&t->extra, extra_key(v->imm, s->slot));
+		ASSERT(hash_insert_ptr(&t->extra, extra_key(v->imm, to->slot), s) == WIMM_OK);
+	}
+	if (!v->expected) {
+		s->peer->unexpected--;
+		to->unexpected++;
+	}
+	list_remove(&s->by_peer);
+	list_push_back(&to->shares, &s->by_peer);
+	s->slot = to->slot;
+	s->peer = to;
+}
+
 /* --- values --- */
 
 static void value_put(struct imm_table *t, struct imm_value *v)

@@ -14,6 +14,8 @@
 #include <stdint.h>
 
 #define NOBODY_WAITS UINT64_MAX
+/* Names what peers that said goodbye have delivered and nobody has consumed. */
+#define IMM_DEPARTED_SLOT UINT32_MAX
 
 struct imm_peer {
 	struct list shares; /* its imm_share.by_peer */
@@ -50,6 +52,7 @@ struct imm_table {
 	struct hash extra;       /* (imm, slot) to each imm_share that is no value's `first` */
 	struct imm_peer **peers; /* by slot; NULL: never seen */
 	uint32_t peer_slots;
+	struct imm_peer departed; /* of IMM_DEPARTED_SLOT */
 	uint32_t unexpected_limit;
 	struct imm_value *recent; /* of the latest arrival: the next is often the same; or NULL */
 	struct list expected;     /* values on which somebody waits */
@@ -95,6 +98,8 @@ static inline struct imm_share *imm_share_find(const struct imm_table *t, struct
 WIMM_MUST_CHECK wimm_status imm_share_add(struct imm_table *t, struct imm_value *v,
                                           struct imm_peer *p, uint64_t count);
 /* Take `count` of a share away; one with nothing left goes. */
+/* The share becomes another peer's, who has none of this value; cannot fail. */
+void imm_share_rename(struct imm_table *t, struct imm_share *s, struct imm_peer *to);
 void imm_share_take(struct imm_table *t, struct imm_share *s, uint64_t count);
 
 /* The value has one. */

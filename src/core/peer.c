@@ -227,13 +227,12 @@ void peer_down(struct worker *w, struct peer *p, wimm_status cause, uint32_t ven
                const char *fmt, ...)
 {
 	bool was_up = p->state == PEER_UP;
-	bool orderly = p->goodbye_step != 0;
 	va_list args;
 
 	if (p->state == PEER_DOWN || p->state == PEER_FREE)
 		return;
-	if (orderly)
-		w->goodbyes--;
+	if (p->ending_step != 0)
+		w->endings--;
 	if (p->leaving)
 		cause = WIMM_E_CLOSED; /* it closes its end since this side said goodbye */
 	p->cause = cause;
@@ -258,9 +257,25 @@ void peer_down(struct worker *w, struct peer *p, wimm_status cause, uint32_t ven
 	post_peer_down(w, p);
 	message_peer_down(w, p);
 	mr_peer_down(w, p);
-	count_peer_down(w, p, orderly);
+	count_peer_down(w, p, p->goodbye);
 	aliases_down(w, p);
 	peer_event(w, p, WIMM_PEER_DOWN, cause, 0, p->text);
+}
+
+void peer_ending(struct worker *w, struct peer *p, wimm_status cause, uint32_t vendor_code,
+		 const char *fmt, ...)
+{
+	va_list args;
+
+	if (p->ending_step != 0 || p->state == PEER_DOWN || p->state == PEER_FREE)
+		return;
+	p->ending_step = w->step;
+	p->ending_cause = cause;
+	p->ending_code = vendor_code;
+	w->endings++;
+	va_start(args, fmt);
+	(void)vsnprintf(p->ending_text, sizeof(p->ending_text), fmt, args);
+	va_end(args);
 }
 
 void peer_free(struct worker *w, struct peer *p)

@@ -78,7 +78,12 @@ struct peer {
 	bool initiator;
 	bool leaving; /* this side said goodbye */
 	bool down_delivered;
-	uint64_t goodbye_step; /* the peer said goodbye in this step; 0: it has not */
+	bool goodbye;                /* the peer said so */
+	uint64_t ending_step;        /* goodbye or loss was seen in this step; 0: neither. The peer is
+				      * down once every NIC was polled empty after it */
+	wimm_status ending_cause;
+	uint32_t ending_code;
+	char ending_text[WIMM_ERROR_TEXT_BYTES];
 	uint8_t progress_mode;
 	uint64_t nonce;
 	struct ctl *ctl;

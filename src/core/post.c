@@ -82,7 +82,8 @@ void post_fail_leg(struct worker *w, struct leg *leg, wimm_status status, const 
 
 static void peer_ready(struct worker *w, struct peer *p)
 {
-	if (list_linked(&p->ready_link) || p->hold || list_empty(&p->pending))
+	if (list_linked(&p->ready_link) || p->hold || p->ending_step != 0 ||
+	    list_empty(&p->pending))
 		return;
 	list_push_back(&w->ready, &p->ready_link);
 }
@@ -178,7 +179,7 @@ void post_leg_ready(struct worker *w, struct leg *leg, bool at_once)
 	uint32_t posted;
 
 	DASSERT(p->state == PEER_UP);
-	if (leg->path_count == 0 && !shard_plan(w, p, leg)) {
+	if (p->ending_step == 0 && leg->path_count == 0 && !shard_plan(w, p, leg)) {
 		post_fail_leg(w, leg, WIMM_E_NIC_LOST, "no path of this peer uses the pinned NIC");
 		return;
 	}
@@ -186,7 +187,7 @@ void post_leg_ready(struct worker *w, struct leg *leg, bool at_once)
 	STAT_ADD(w, pending_legs, 1);
 	list_push_back(&p->pending, &leg->link);
 	/* The first request of a new operation goes out at once, even when others wait. */
-	if (at_once && !p->hold) {
+	if (at_once && !p->hold && p->ending_step == 0) {
 		if (!leg_post(w, p, leg, alone ? w->post_batch : 1, &posted) || leg_finish(w, leg))
 			return;
 	}
@@ -199,7 +200,8 @@ static void peer_turn(struct worker *w, struct peer *p)
 	uint32_t budget = w->post_batch;
 	uint32_t stuck = 0;
 
-	while (budget != 0 && !list_empty(&p->pending) && !p->hold && stuck < BLOCKED_LEGS_MAX) {
+	while (budget != 0 && !list_empty(&p->pending) && !p->hold && p->ending_step == 0 &&
+	       stuck < BLOCKED_LEGS_MAX) {
 		struct leg *leg = LIST_ENTRY(p->pending.next, struct leg, link);
 		uint32_t posted;
 		bool alive = leg_post(w, p, leg, budget, &posted);

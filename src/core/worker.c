@@ -285,8 +285,8 @@ bool worker_step(struct worker *w, uint64_t now_ns)
 		message_unstick(w);
 	if (w->retire_requests != 0 && mpsc_empty_hint(&w->inbox))
 		retire_answer(w);
-	if (w->goodbyes != 0 && w->polled_out)
-		session_goodbyes(w);
+	if (w->endings != 0 && w->polled_out)
+		session_endings(w);
 	session_bury(w);
 	return done != 0;
 }
@@ -313,7 +313,7 @@ static bool arm(struct worker *w)
 {
 	wake_announce(&w->wake);
 	if (mpsc_empty_hint(&w->inbox) && list_empty(&w->ready) && w->polled_out &&
-	    w->retire_requests == 0) {
+	    w->retire_requests == 0 && w->endings == 0) {
 		bool quiet = true;
 
 		for (uint32_t i = 0; i < w->nic_count && quiet; i++)

@@ -94,7 +94,7 @@ struct worker {
 	uint64_t next_id;         /* retire and confirm requests */
 	struct rng rng;           /* nonces; seeded by the environment */
 	uint64_t pause_ns;        /* of a worker that cannot sleep on a descriptor */
-	uint32_t goodbyes;        /* peers that said goodbye and are not down yet */
+	uint32_t endings;            /* peers with an ending_step that are not down yet */
 	uint32_t sends_stuck;     /* peers whose ctl was full */
 	uint64_t retire_requests; /* peers' questions that are not answered */
 	bool closing;
@@ -188,7 +188,10 @@ void session_drop_ctl(struct worker *w, struct peer *p);
 void session_cqe(struct worker *w, uint32_t nic, const struct prov_cqe *c);
 void session_scan(struct worker *w);
 void session_talk(struct worker *w);
-void session_goodbyes(struct worker *w);
+void session_endings(struct worker *w);
+/* Lose a peer once all that it sent before has been read. */
+void peer_ending(struct worker *w, struct peer *p, wimm_status cause, uint32_t vendor_code,
+		 const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 wimm_status session_send(struct worker *w, struct peer *p, const struct wire_msg *m);
 /* A path failed or is given up: fence it; the peer is lost with its last path. */
 void path_lost(struct worker *w, struct path *path, wimm_status cause, uint32_t vendor_code,

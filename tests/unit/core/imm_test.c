@@ -379,6 +379,60 @@ static void imm_lost_peer_with_an_open_expectation_ahead_has_not_delivered(void 
 	assert_true(imm_values(f->t) == 0);
 }
 
+static void imm_left_peer_keeps_what_it_delivered_countable(void **state)
+{
+	/* Goal: after a goodbye its counts still fire expectations, also together with others'. */
+	struct fixture *f = *state;
+	struct imm_expect e[2];
+
+	arrive(f, 0, 5, 2);
+	arrive(f, 1, 5, 3);
+	arrive(f, 1, 6, 4);
+	arrive(f, 2, 5, 1);
+	imm_peer_left(f->t, 1, &f->failed, &f->fired);
+	imm_peer_left(f->t, 2, &f->failed, &f->fired);
+	assert_true(imm_count(f->t, 5) == 6);
+	arrive(f, 1, 6, 1); /* its successor in the slot */
+	imm_peer_lost(f->t, 1, &f->failed, &f->fired);
+	assert_true(imm_count(f->t, 6) == 4);
+	assert_fires(f, expect(f, &e[0], 6, 4));
+	assert_fires(f, expect(f, &e[1], 5, 6));
+	assert_true(imm_values(f->t) == 0);
+}
+
+static void imm_left_peer_that_owes_fails_the_expectation_one_that_delivered_does_not(void **state)
+{
+	/* Goal: nothing is counted twice for a part delivered before the goodbye. */
+	struct fixture *f = *state;
+	struct imm_owes owes[2] = { { .peer_slot = 0, .count = 2 },
+		                    { .peer_slot = 1, .count = 2 } };
+	struct imm_expect e;
+
+	expect_owes(f, &e, 5, 4, owes, 2);
+	arrive(f, 0, 5, 2);
+	imm_peer_left(f->t, 0, &f->failed, &f->fired);
+	assert_null(next_of(&f->failed));
+	arrive(f, 1, 5, 1);
+	assert_null(next_of(&f->fired));
+	assert_true(imm_count(f->t, 5) == 3);
+	imm_peer_left(f->t, 1, &f->failed, &f->fired);
+	assert_ptr_equal(next_of(&f->failed), &e);
+	assert_true(imm_forget(f->t, 5) == 3);
+}
+
+static void imm_left_peers_keep_at_most_the_limit_of_values(void **state)
+{
+	/* Goal: coming and going does not grow the table without bound. */
+	struct fixture *f = *state;
+
+	for (uint32_t round = 0; round < 4; round++) {
+		for (uint32_t i = 0; i < LIMIT; i++)
+			arrive(f, round, round * LIMIT + i, 1);
+		imm_peer_left(f->t, round, &f->failed, &f->fired);
+	}
+	assert_true(imm_values(f->t) == LIMIT);
+}
+
 static void imm_firing_takes_from_named_peers_first(void **state)
 {
 	/* Goal: an older share of a peer that is not named survives when the named ones suffice. */
@@ -562,6 +616,9 @@ int main(void)
 		CASE(imm_lost_peer_leaves_nothing_to_its_successor),
 		CASE(imm_lost_peer_delivered_in_queue_order),
 		CASE(imm_lost_peer_with_an_open_expectation_ahead_has_not_delivered),
+		CASE(imm_left_peer_keeps_what_it_delivered_countable),
+		CASE(imm_left_peer_that_owes_fails_the_expectation_one_that_delivered_does_not),
+		CASE(imm_left_peers_keep_at_most_the_limit_of_values),
 		CASE(imm_firing_takes_from_named_peers_first),
 		CASE(imm_values_beyond_the_limit_are_refused_until_one_is_consumed),
 		CASE(imm_counts_beyond_64_bits_are_refused),

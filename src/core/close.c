@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Closing an engine: settle everything, say goodbye, stop, free. */
+#include "core/engine.h"
+
+#include "base/alloc.h"
+#include "plat/clock.h"
+
+/* For what is open to settle, and for peers to hear the goodbye. */
+#define CLOSE_WAIT_NS   (2 * CLOCK_NS_PER_S)
+#define CLOSE_LINGER_NS (50 * CLOCK_NS_PER_MS)
+
+static void cancel_all(struct worker *w, void *arg)
+{
+	(void)arg;
+	w->closing = true;
+	for (;;) {
+		struct list *link = list_pop_front(&w->ops_started);
+		struct op *op;
+
+		if (link == NULL)
+			return;
+		op = LIST_ENTRY(link, struct op, link);
+		list_push_back(&w->ops_started, &op->link);
+		if (op->close_asked)
+			return; /* round: all have been asked */
+		op->close_asked = true;
+		op_cancel(w, op, WIMM_E_CLOSED, "the engine is being closed");
+	}
+}
+
+static void look_idle(struct worker *w, void *arg)
+{
+	*(bool *)arg = list_empty(&w->ops_started);
+}
+
+static void say_goodbye(struct worker *w, void *arg)
+{
+	(void)arg;
+	LIST_FOR_EACH(it, &w->peers)
+		session_goodbye(w, LIST_ENTRY(it, struct peer, link), WIMM_E_CLOSED,
+		                "the engine was closed");
+}
+
+/* Peers close their ends when they hear the goodbye. */
+static void look_left(struct worker *w, void *arg)
+{
+	*(bool *)arg = true;
+	LIST_FOR_EACH(it, &w->peers)
+		if (LIST_ENTRY(it, struct peer, link)->state == PEER_UP)
+			*(bool *)arg = false;
+}
+
+static void drop_peers(struct worker *w, void *arg)
+{
+	(void)arg;
+	LIST_FOR_EACH(it, &w->peers)
+		peer_down(w, LIST_ENTRY(it, struct peer, link), WIMM_E_CLOSED, 0,
+		          "this engine was closed");
+	while (!list_empty(&w->strangers))
+		session_drop_stranger(w, w->strangers.next);
+}
+
+static void look_fenced(struct worker *w, void *arg)
+{
+	*(bool *)arg = true;
+	LIST_FOR_EACH(it, &w->peers)
+		if (LIST_ENTRY(it, struct peer, link)->paths_open != 0)
+			*(bool *)arg = false;
+}
+
+/* Run until `look` says yes, at most so long. */
+static void run_until(struct wimm_engine *engine, void (*look)(struct worker *w, void *arg),
+                      uint64_t max_ns)
+{
+	uint64_t end = clock_deadline_ns(clock_now_ns(), max_ns);
+	struct worker *w = &engine->worker;
+
+	for (;;) {
+		bool yes = false;
+
+		if (!w->own_threads) {
+			(void)worker_step(w, engine_now_ns(engine));
+			(void)deliver_run(engine, UINT32_MAX);
+		}
+		worker_call(w, look, &yes);
+		if (yes || clock_now_ns() >= end)
+			return;
+		plat_thread_yield();
+	}
+}
+
+static void dereg_all(struct wimm_engine *engine)
+{
+	struct worker *w = &engine->worker;
+
+	for (uint32_t i = 0; i < engine->regions.used; i++) {
+		struct wimm_mr *mr =
+			atomic_load_explicit(&engine->regions.slot[i], memory_order_acquire);
+
+		if (atomic_load_explicit(&mr->public_state, memory_order_acquire) == MR_FREE)
+			continue;
+		for (uint32_t k = 0; k < w->nic_count; k++)
+			w->prov->dereg(w->nic[k].dev, mr->key[k]);
+	}
+}
+
+wimm_status wimm_engine_close(struct wimm_engine **handle)
+{
+	struct wimm_engine *engine;
+	struct worker *w;
+	wimm_status st;
+
+	if (handle == NULL)
+		return WIMM_E_INVAL;
+	engine = *handle;
+	if (engine == NULL)
+		return WIMM_OK;
+	st = engine_check(engine);
+	if (st != WIMM_OK)
+		return st;
+	if (engine_in_callback(engine))
+		return WIMM_E_IN_CALLBACK;
+	w = &engine->worker;
+	/* Release, with the acquire in submit_get(). */
+	atomic_store_explicit(&engine->closing, 1, memory_order_release);
+	watch_stop(engine);
+	worker_call(w, cancel_all, NULL);
+	run_until(engine, look_idle, CLOSE_WAIT_NS);
+	worker_call(w, say_goodbye, NULL);
+	run_until(engine, look_left, CLOSE_LINGER_NS);
+	worker_call(w, drop_peers, NULL);
+	run_until(engine, look_fenced, CLOSE_LINGER_NS);
+	if (w->own_threads) {
+		worker_stop(w);
+		w->own_threads = true; /* what is left still goes to the callback thread */
+		deliver_stop(engine);
+		w->own_threads = false;
+	} else {
+		(void)deliver_run(engine, UINT32_MAX);
+	}
+	dereg_all(engine);
+	watch_fini(&engine->watch);
+	groups_close(engine);
+	wake_fini(&engine->delivery_wake);
+	worker_fini(w);
+	engine_close_nics(w);
+	remotes_fini(&engine->regions);
+	region_table_fini(&engine->regions);
+	mutex_fini(&engine->lock);
+	mem_free(engine);
+	*handle = NULL;
+	return WIMM_OK;
+}

@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How a session starts: hello, answer, ends of the paths. One session stands between two instances;
+ * when both start one at once, that of the smaller instance wins. */
+#include "core/engine.h"
+#include "core/session.h"
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "plat/clock.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static void fill_hello(struct worker *w, struct wire_msg *m, enum wire_type type, uint64_t nonce)
+{
+	memset(m, 0, sizeof(*m));
+	m->type = type;
+	m->u.hello.major = WIRE_MAJOR;
+	m->u.hello.minor = WIRE_MINOR;
+	m->u.hello.progress_mode = (uint8_t)w->engine->opts.progress;
+	m->u.hello.nonce = nonce;
+	m->u.hello.heartbeat_ms = (uint32_t)(w->heartbeat_ns / CLOCK_NS_PER_MS);
+	m->u.hello.peer_timeout_ms = (uint32_t)(w->peer_timeout_ns / CLOCK_NS_PER_MS);
+	m->u.hello.max_msg_bytes = w->max_msg_bytes;
+	m->u.hello.self = w->engine->self;
+}
+
+/* Open a ctl to the next NIC of the peer that was not tried yet. */
+static bool dial(struct worker *w, struct peer *p)
+{
+	for (; p->dial_nic < p->addr.nic_count; p->dial_nic++) {
+		uint32_t nic = p->dial_nic % w->nic_count;
+		struct ctl *c = session_ctl_new(w, nic);
+		struct wire_msg m;
+
+		if (c == NULL)
+			return false;
+		c->prov = w->prov->ctl_open(w->nic[nic].dev, &p->addr.nic[p->dial_nic], c);
+		if (c->prov == NULL) {
+			mem_free(c);
+			continue;
+		}
+		c->peer = p;
+		p->ctl = c;
+		p->nonce = worker_random(w) | 1;
+		fill_hello(w, &m, WIRE_HELLO, p->nonce);
+		if (p->instance_known)
+			memcpy(m.u.hello.target, p->addr.instance, WIMM_INSTANCE_BYTES);
+		session_say(w, p, &m);
+		return true;
+	}
+	return false;
+}
+
+bool hello_dial_next(struct worker *w, struct peer *p)
+{
+	p->dial_nic++;
+	return dial(w, p);
+}
+
+void session_connect(struct worker *w, struct peer *p)
+{
+	char text[256];
+
+	p->initiator = true;
+	p->connect_deadline_ns = clock_deadline_ns(w->now_ns, w->hello_timeout_ns);
+	if (!dial(w, p))
+		peer_down(w, p, WIMM_E_PEER_LOST, 0, "no channel to %s could be started",
+		          session_addr_text(&p->addr, text, sizeof(text)));
+}
+
+static void learn_hello(struct worker *w, struct peer *p, const struct wire_msg *m)
+{
+	uint64_t theirs = (uint64_t)m->u.hello.heartbeat_ms * 3 * CLOCK_NS_PER_MS;
+
+	p->addr = m->u.hello.self;
+	p->instance_known = true;
+	p->progress_mode = m->u.hello.progress_mode;
+	p->max_msg_bytes = m->u.hello.max_msg_bytes;
+	p->timeout_ns = w->peer_timeout_ns > theirs ? w->peer_timeout_ns : theirs;
+	if (p->progress_mode == WIMM_PROGRESS_CALLER)
+		p->timeout_ns *= 4; /* it answers only when its program calls */
+}
+
+/* Answer a hello with a refusal on a channel that has no peer. */
+static void refuse(struct worker *w, struct ctl *c, const struct wire_msg *hello, wimm_status why)
+{
+	struct wire_msg m;
+	uint32_t len;
+
+	fill_hello(w, &m, WIRE_HELLO_ACK, hello->u.hello.nonce);
+	m.u.hello.status = why;
+	m.u.hello.path_count = 0;
+	len = wire_encode(&m, w->scratch, w->scratch_bytes);
+	if (len != 0)
+		(void)w->prov->ctl_send(c->prov, w->scratch, len);
+	session_ctl_drop(w, c, true);
+}
+
+static void accept_paths(struct worker *w, struct peer *p)
+{
+	struct wire_msg m;
+	bool any = false;
+
+	p->path_count = path_count_of(w, p);
+	fill_hello(w, &m, WIRE_HELLO_ACK, p->nonce);
+	m.u.hello.status = WIMM_OK;
+	m.u.hello.path_count = p->path_count;
+	for (uint32_t k = 0; k < p->path_count; k++)
+		any = path_prepare(w, p, k, &m.u.hello.offer[k]) || any;
+	if (!any) {
+		peer_down(w, p, WIMM_E_NOMEM, 0, "no path could be prepared for it");
+		return;
+	}
+	session_say(w, p, &m);
+}
+
+static void adopt_ctl(struct peer *p, struct ctl *c)
+{
+	list_remove(&c->link);
+	c->peer = p;
+	p->ctl = c;
+}
+
+/* Returns the peer that a hello is for, or NULL when it was refused. */
+static struct peer *hello_peer(struct worker *w, struct ctl *c, const struct wire_msg *m)
+{
+	const uint8_t *own = w->engine->self.instance;
+	const struct wire_addr *from = &m->u.hello.self;
+	bool self = memcmp(from->instance, own, WIMM_INSTANCE_BYTES) == 0;
+	struct peer *p = self ? NULL : peer_by_instance(w, from->instance);
+	bool targeted = false;
+
+	for (size_t i = 0; i < WIMM_INSTANCE_BYTES; i++)
+		targeted = targeted || m->u.hello.target[i] != 0;
+	if (targeted && memcmp(m->u.hello.target, own, WIMM_INSTANCE_BYTES) != 0) {
+		refuse(w, c, m, WIMM_E_PEER_RESTARTED);
+		return NULL;
+	}
+	if (strcmp(from->provider, w->prov->name) != 0 || w->closing) {
+		refuse(w, c, m, w->closing ? WIMM_E_CLOSED : WIMM_E_PEER_REFUSED);
+		return NULL;
+	}
+	if (p != NULL && p->state == PEER_CONNECTING && p->initiator) {
+		if (p->path_count != 0 ||
+		    (!p->awaiting_hello && memcmp(own, from->instance, WIMM_INSTANCE_BYTES) < 0)) {
+			refuse(w, c, m, WIMM_AGAIN); /* ours wins */
+			return NULL;
+		}
+		if (p->ctl != NULL)
+			session_ctl_drop(w, p->ctl, false);
+		p->ctl = NULL;
+		p->initiator = false;
+		return p;
+	}
+	if (p != NULL && !targeted) {
+		refuse(w, c, m, WIMM_AGAIN); /* a session stands already */
+		return NULL;
+	}
+	if (p != NULL)
+		peer_down(w, p, WIMM_E_PEER_LOST, 0, "it lost its end of the session");
+	p = peer_new(w, from);
+	if (p != NULL && !self && peer_index(w, p) != WIMM_OK) {
+		peer_free(w, p);
+		p = NULL;
+	}
+	if (p == NULL)
+		refuse(w, c, m, WIMM_E_LIMIT);
+	return p;
+}
+
+void hello_arrived(struct worker *w, struct ctl *c, const struct wire_msg *m)
+{
+	struct peer *p = hello_peer(w, c, m);
+
+	if (p == NULL)
+		return;
+	adopt_ctl(p, c);
+	learn_hello(w, p, m);
+	p->nonce = m->u.hello.nonce;
+	p->awaiting_hello = false;
+	p->last_rx_ns = w->now_ns;
+	p->connect_deadline_ns = clock_deadline_ns(w->now_ns, w->hello_timeout_ns);
+	accept_paths(w, p);
+}
+
+/* The peer known by address only is the one known by instance: one session serves both. */
+static void merge(struct worker *w, struct peer *p, struct peer *real)
+{
+	if (p->ctl != NULL)
+		session_ctl_drop(w, p->ctl, false);
+	p->ctl = NULL;
+	p->alias = real;
+	list_splice_back(&real->sends, &p->sends);
+	LIST_FOR_EACH(it, &real->sends) {
+		struct op *op = LIST_ENTRY(it, struct op, wait_link);
+
+		if (op->send.peer == p) {
+			op->send.peer = real;
+			p->refs--;
+			real->refs++;
+		}
+	}
+	if (real->state == PEER_UP) {
+		peer_set_state(p, PEER_UP);
+		message_pump(w, real);
+	}
+}
+
+static void ack_refused(struct worker *w, struct peer *p, const struct wire_msg *m)
+{
+	wimm_status why = m->u.hello.status;
+	struct peer *real = peer_by_instance(w, m->u.hello.self.instance);
+	char want[17], have[17];
+
+	if (why == WIMM_AGAIN && real != NULL && real != p) {
+		merge(w, p, real);
+		return;
+	}
+	if (why == WIMM_AGAIN && p->instance_known) {
+		if (p->ctl != NULL)
+			session_ctl_drop(w, p->ctl, false);
+		p->ctl = NULL;
+		p->awaiting_hello = true; /* its own hello is under way */
+		return;
+	}
+	if (why ==
+	    WIMM_AGAIN) { /* it still has a session that we lost: say which instance we mean */
+		memcpy(p->addr.instance, m->u.hello.self.instance, WIMM_INSTANCE_BYTES);
+		p->instance_known = true;
+		if (peer_index(w, p) == WIMM_OK) {
+			session_ctl_drop(w, p->ctl, false);
+			p->ctl = NULL;
+			if (dial(w, p))
+				return;
+		}
+	}
+	if (why == WIMM_E_PEER_RESTARTED)
+		peer_down(
+			w, p, why, 0,
+			"instance %s was asked for, instance %s answers at its address: get a new "
+			"address and descriptors from it",
+			session_instance_text(p->addr.instance, want),
+			session_instance_text(m->u.hello.self.instance, have));
+	else
+		peer_down(w, p, why == WIMM_OK || why == WIMM_AGAIN ? WIMM_E_PROTOCOL : why, 0,
+		          "it refused the session: %s", wimm_status_text(why));
+}
+
+void hello_acked(struct worker *w, struct peer *p, const struct wire_msg *m)
+{
+	struct wire_msg paths = { .type = WIRE_PATHS };
+	struct peer *real;
+	bool known = p->instance_known;
+
+	if (!p->initiator || p->state != PEER_CONNECTING || p->path_count != 0 ||
+	    m->u.hello.nonce != p->nonce) {
+		peer_down(w, p, WIMM_E_PROTOCOL, 0, "an answer to a hello that was not sent");
+		return;
+	}
+	if (m->u.hello.status != WIMM_OK) {
+		ack_refused(w, p, m);
+		return;
+	}
+	real = peer_by_instance(w, m->u.hello.self.instance);
+	if (!known && real != NULL && real != p) {
+		/* It accepts this session and so gave up its own: ours becomes the real one. */
+		if (real->state == PEER_CONNECTING && real->initiator) {
+			merge(w, p, real); /* both were ours; keep the older */
+			return;
+		}
+		peer_down(w, real, WIMM_E_PEER_LOST, 0, "it opened a new session");
+	}
+	if (known && memcmp(m->u.hello.self.instance, p->addr.instance, WIMM_INSTANCE_BYTES) != 0) {
+		peer_down(w, p, WIMM_E_PROTOCOL, 0, "it answered for another instance");
+		return;
+	}
+	learn_hello(w, p, m);
+	if (!known &&
+	    memcmp(p->addr.instance, w->engine->self.instance, WIMM_INSTANCE_BYTES) != 0 &&
+	    peer_index(w, p) != WIMM_OK) {
+		peer_down(w, p, WIMM_E_NOMEM, 0, "no memory for its table entry");
+		return;
+	}
+	p->path_count = path_count_of(w, p);
+	if (m->u.hello.path_count != p->path_count) {
+		peer_down(w, p, WIMM_E_PROTOCOL, 0,
+		          "it offers %" PRIu32 " paths, expected %" PRIu32, m->u.hello.path_count,
+		          p->path_count);
+		return;
+	}
+	paths.u.paths.nonce = p->nonce;
+	paths.u.paths.path_count = p->path_count;
+	for (uint32_t k = 0; k < p->path_count; k++)
+		if (m->u.hello.offer[k].len_bytes == 0 ||
+		    !path_prepare(w, p, k, &paths.u.paths.offer[k]))
+			paths.u.paths.offer[k].len_bytes = 0;
+	session_say(w, p, &paths);
+	for (uint32_t k = 0; k < p->path_count && p->state == PEER_CONNECTING; k++)
+		if (p->path[k].state == PATH_OPENING)
+			w->prov->path_connect(p->path[k].prov, &m->u.hello.offer[k]);
+}
+
+void hello_paths(struct worker *w, struct peer *p, const struct wire_msg *m)
+{
+	if (p->initiator || m->u.paths.nonce != p->nonce ||
+	    m->u.paths.path_count != p->path_count) {
+		peer_down(w, p, WIMM_E_PROTOCOL, 0, "ends of paths that do not match its hello");
+		return;
+	}
+	for (uint32_t k = 0; k < p->path_count; k++) {
+		struct path *path = &p->path[k];
+
+		if (path->state != PATH_OPENING)
+			continue;
+		if (m->u.paths.offer[k].len_bytes != 0) {
+			w->prov->path_connect(path->prov, &m->u.paths.offer[k]);
+			continue;
+		}
+		path->state = PATH_CLOSING;
+		w->prov->path_close(path->prov);
+	}
+	path_maybe_up(w, p, false);
+}

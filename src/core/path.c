@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The paths of a session: opened with it, up together, lost one by one. */
+#include "core/engine.h"
+#include "core/session.h"
+
+#include "base/assert.h"
+#include "base/log.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* A new instance at an address where another one was: that one is gone. */
+static void supersede(struct worker *w, struct peer *p)
+{
+	char was[17], is[17];
+
+	LIST_FOR_EACH(it, &w->peers) {
+		struct peer *q = LIST_ENTRY(it, struct peer, link);
+
+		if (q == p || q->state == PEER_DOWN || q->alias != NULL || !q->instance_known ||
+		    q->addr.nic[0].len_bytes != p->addr.nic[0].len_bytes ||
+		    memcmp(q->addr.nic[0].bytes, p->addr.nic[0].bytes, p->addr.nic[0].len_bytes) !=
+		            0 ||
+		    memcmp(q->addr.instance, p->addr.instance, WIMM_INSTANCE_BYTES) == 0)
+			continue;
+		peer_down(w, q, WIMM_E_PEER_RESTARTED, 0,
+		          "instance %s is gone: instance %s answers at its address",
+		          session_instance_text(q->addr.instance, was),
+		          session_instance_text(p->addr.instance, is));
+		peer_event(w, p, WIMM_PEER_RESTARTED, WIMM_OK, 0, "a new instance of a lost peer");
+		return;
+	}
+}
+
+static void peer_up(struct worker *w, struct peer *p)
+{
+	char text[256];
+
+	peer_set_state(p, PEER_UP);
+	STAT_ADD(w, peers_up, 1);
+	p->last_rx_ns = w->now_ns;
+	LOG_INFO("peer %" PRIx64 " up: %s, %" PRIu32 " paths", peer_id(p),
+	         session_addr_text(&p->addr, text, sizeof(text)), p->paths_up);
+	supersede(w, p);
+	peer_event(w, p, WIMM_PEER_UP, WIMM_OK, 0, "");
+	remote_peer_up(w, p);
+	message_pump(w, p);
+}
+
+/* All paths have come up or failed: the session stands, or does not. */
+void path_maybe_up(struct worker *w, struct peer *p, bool at_deadline)
+{
+	uint32_t opening = 0;
+
+	if (p->state != PEER_CONNECTING || p->path_count == 0)
+		return;
+	for (uint32_t i = 0; i < p->path_count; i++)
+		opening += p->path[i].state == PATH_OPENING;
+	if (opening != 0 && !(at_deadline && p->paths_up != 0))
+		return;
+	if (p->paths_up != 0)
+		peer_up(w, p);
+}
+
+bool path_prepare(struct worker *w, struct peer *p, uint32_t k, struct prov_offer *out)
+{
+	struct path *path = &p->path[k];
+	uint32_t own = k % w->nic_count;
+	uint32_t theirs = k % p->addr.nic_count;
+
+	path->nic = own;
+	path->remote_nic = theirs;
+	if (w->nic[own].dead)
+		return false;
+	path->prov = w->prov->path_open(w->nic[own].dev, &p->addr.nic[theirs], p->initiator,
+	                                &path->context, out);
+	if (path->prov == NULL)
+		return false;
+	path->state = PATH_OPENING;
+	path->seq++;
+	p->paths_open++;
+	return true;
+}
+
+uint32_t path_count_of(const struct worker *w, const struct peer *p)
+{
+	uint32_t n = w->nic_count > p->addr.nic_count ? w->nic_count : p->addr.nic_count;
+
+	return n < WIRE_MAX_PATHS ? n : WIRE_MAX_PATHS;
+}
+
+void path_lost(struct worker *w, struct path *path, wimm_status cause, uint32_t vendor_code,
+               const char *text)
+{
+	struct peer *p = path->peer;
+	bool was_up = path->state == PATH_UP;
+
+	if (path->state != PATH_UP && path->state != PATH_OPENING)
+		return;
+	path->state = PATH_CLOSING;
+	w->prov->path_close(path->prov);
+	if (was_up)
+		p->paths_up--;
+	if (text == NULL)
+		text = wimm_status_text(cause);
+	if (p->paths_up == 0 && (p->state == PEER_UP || was_up)) {
+		peer_ending(w, p, cause == WIMM_E_PATH_LOST ? WIMM_E_PEER_LOST : cause, vendor_code,
+		            "its last path (local NIC %" PRIu32 ") failed: %s", path->nic, text);
+		return;
+	}
+	if (p->leaving || p->ending_step != 0)
+		return;
+	LOG_WARN("peer %" PRIx64 ": path %" PRIu32 " (local NIC %" PRIu32 ") lost: %s", peer_id(p),
+	         path->index, path->nic, text);
+	if (p->state == PEER_UP) {
+		peer_event(w, p, WIMM_PEER_NIC_LOST, cause, path->nic, text);
+		confirm_path_lost(w, p);
+		post_peer_room(w, p); /* its legs look for another path */
+	}
+	path_maybe_up(w, p, false);
+	if (p->state == PEER_CONNECTING && p->paths_up == 0) {
+		for (uint32_t k = 0; k < p->path_count; k++)
+			if (p->path[k].state == PATH_OPENING)
+				return;
+		peer_down(w, p, WIMM_E_PEER_LOST, vendor_code, "no path came up: %s", text);
+	}
+}
+
+void path_event(struct worker *w, struct path *path, const struct prov_cqe *c)
+{
+	struct peer *p = path->peer;
+
+	switch (c->kind) {
+	case PROV_DONE:
+		p->last_rx_ns = w->now_ns;
+		post_done(w, path, c);
+		return;
+	case PROV_IMM:
+	case PROV_PART:
+		p->last_rx_ns = w->now_ns;
+		if (path->state != PATH_CLOSING && p->state != PEER_DOWN)
+			count_arrived(w, path, c);
+		return;
+	case PROV_PATH_UP:
+		if (path->state != PATH_OPENING)
+			return;
+		path->state = PATH_UP;
+		p->paths_up++;
+		path_maybe_up(w, p, false);
+		return;
+	case PROV_PATH_DOWN:
+		path_lost(w, path, c->status, c->vendor_code, c->text);
+		return;
+	case PROV_PATH_CLOSED:
+		path->state = PATH_NONE;
+		path->prov = NULL;
+		p->paths_open--;
+		peer_maybe_free(w, p);
+		return;
+	default:
+		ASSERT(!"a path event of the provider's");
+	}
+}

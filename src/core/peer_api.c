@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The calls that name peers. */
+#include "core/engine.h"
+#include "core/error_text.h"
+
+#include <string.h>
+
+struct peer_args {
+	const struct wire_addr *addr;
+	struct wimm_error_info *error;
+	wimm_peer id;
+	wimm_status status;
+};
+
+struct peer *peer_get(struct worker *w, const struct wire_addr *addr, wimm_status *out_status)
+{
+	static const uint8_t nobody[WIMM_INSTANCE_BYTES];
+	bool self = memcmp(addr->instance, w->engine->self.instance, sizeof(nobody)) == 0;
+	bool known = memcmp(addr->instance, nobody, sizeof(nobody)) != 0;
+	struct peer *p = known ? peer_by_instance(w, addr->instance) : NULL;
+
+	*out_status = WIMM_OK;
+	if (p != NULL)
+		return p;
+	if (w->closing) {
+		*out_status = WIMM_E_CLOSED;
+		return NULL;
+	}
+	p = self ? w->self_peer : NULL;
+	if (p != NULL && p->state != PEER_DOWN)
+		return p;
+	p = peer_new(w, addr);
+	if (p == NULL) {
+		*out_status = w->peer_free_count == 0 ? WIMM_E_LIMIT : WIMM_E_NOMEM;
+		return NULL;
+	}
+	if (self)
+		w->self_peer = p;
+	else if (known && peer_index(w, p) != WIMM_OK) {
+		peer_free(w, p);
+		*out_status = WIMM_E_NOMEM;
+		return NULL;
+	}
+	session_connect(w, p);
+	return p;
+}
+
+static void add_on_worker(struct worker *w, void *arg)
+{
+	struct peer_args *a = arg;
+	struct peer *p = peer_get(w, a->addr, &a->status);
+
+	if (p != NULL)
+		a->id = peer_id(p);
+}
+
+wimm_status wimm_add_peer(struct wimm_engine *engine, const struct wimm_net_addr *addr,
+                          const struct wimm_peer_opts *opts, wimm_peer *out)
+{
+	wimm_status st = engine_check(engine);
+	struct wire_addr a;
+	struct peer_args args = { .addr = &a };
+
+	if (st != WIMM_OK)
+		return st;
+	if (addr == NULL || out == NULL)
+		return WIMM_E_INVAL;
+	if (opts != NULL && (opts->size != sizeof(*opts) || opts->flags != 0))
+		return WIMM_E_INVAL;
+	st = wire_addr_decode(addr, &a);
+	if (st != WIMM_OK)
+		return st;
+	if (strcmp(a.provider, engine->worker.prov->name) != 0) {
+		error_text_set("the address is for provider %s, this engine uses %s", a.provider,
+		               engine->worker.prov->name);
+		return WIMM_E_UNSUPPORTED;
+	}
+	worker_call(&engine->worker, add_on_worker, &args);
+	if (args.status == WIMM_OK)
+		*out = args.id;
+	return args.status;
+}
+
+static void remove_on_worker(struct worker *w, void *arg)
+{
+	struct peer_args *a = arg;
+	struct peer *p = peer_by_id(w, a->id);
+
+	a->status = WIMM_E_NOT_FOUND;
+	if (p == NULL)
+		return;
+	a->status = WIMM_OK;
+	session_goodbye(w, p, WIMM_E_CLOSED, "the peer was removed");
+	peer_down(w, p, WIMM_E_CLOSED, 0, "removed by this program");
+}
+
+wimm_status wimm_remove_peer(struct wimm_engine *engine, wimm_peer peer)
+{
+	wimm_status st = engine_check(engine);
+	struct peer_args args = { .id = peer };
+
+	if (st != WIMM_OK)
+		return st;
+	worker_call(&engine->worker, remove_on_worker, &args);
+	return args.status;
+}
+
+static void error_on_worker(struct worker *w, void *arg)
+{
+	struct peer_args *a = arg;
+	struct peer *p = peer_by_id(w, a->id);
+
+	a->status = WIMM_E_NOT_FOUND;
+	if (p == NULL || p->cause == WIMM_OK)
+		return;
+	a->error->status = p->cause;
+	a->error->vendor_code = p->vendor_code;
+	memcpy(a->error->text, p->text, sizeof(a->error->text));
+	a->status = WIMM_OK;
+}
+
+wimm_status wimm_peer_last_error(struct wimm_engine *engine, wimm_peer peer,
+                                 struct wimm_error_info *out)
+{
+	wimm_status st = engine_check(engine);
+	struct peer_args args = { .id = peer, .error = out };
+
+	if (st == WIMM_OK && out == NULL)
+		st = WIMM_E_INVAL;
+	if (st != WIMM_OK)
+		return st;
+	worker_call(&engine->worker, error_on_worker, &args);
+	return args.status;
+}

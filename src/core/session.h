@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CORE_SESSION_H
+#define CORE_SESSION_H
+
+/* What session.c, hello.c and path.c share; worker.h has what the rest of the core may call. */
+
+#include "core/worker.h"
+
+/* "6f1c..": enough of an instance to tell two apart. */
+const char *session_instance_text(const uint8_t *instance, char out[17]);
+const char *session_addr_text(const struct wire_addr *addr, char *out, size_t out_bytes);
+
+/* A channel without a provider's end yet; NULL: no memory. */
+struct ctl *session_ctl_new(struct worker *w, uint32_t nic);
+/* Close it; flush: what was sent is still delivered. */
+void session_ctl_drop(struct worker *w, struct ctl *c, bool flush);
+
+void hello_arrived(struct worker *w, struct ctl *c, const struct wire_msg *m);
+void hello_acked(struct worker *w, struct peer *p, const struct wire_msg *m);
+void hello_paths(struct worker *w, struct peer *p, const struct wire_msg *m);
+/* The peer did not answer at this NIC of its: try the next. False: there is none. */
+bool hello_dial_next(struct worker *w, struct peer *p);
+
+/* How many paths a session with this peer has. */
+uint32_t path_count_of(const struct worker *w, const struct peer *p);
+/* Open this side's end of path k. */
+bool path_prepare(struct worker *w, struct peer *p, uint32_t k, struct prov_offer *out);
+/* The session stands once all paths have come up or failed; at_deadline: with what is up. */
+void path_maybe_up(struct worker *w, struct peer *p, bool at_deadline);
+void path_event(struct worker *w, struct path *path, const struct prov_cqe *c);
+
+#endif
