@@ -248,7 +248,8 @@ static void keep(struct imm_expect *e, uint32_t slot, bool kept)
 	}
 }
 
-/* Decide over the expectations of one value that name a lost peer (rule 3). stays: its share does. */
+/* Decide over the expectations of one value that name a lost peer (rule 3). stays: its share
+ * does. */
 static void lose_named(struct imm_table *t, struct imm_value *v, uint32_t slot, bool stays,
                        struct list *failed)
 {
