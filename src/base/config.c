@@ -26,7 +26,14 @@ struct row {
 	int64_t min;
 	int64_t max;
 	int64_t def;
+	const char *text_def;
+	char *text; /* NULL: not a text. Guarded by text_lock */
 };
+
+static pthread_mutex_t text_lock = PTHREAD_MUTEX_INITIALIZER;
+#define X(id, name, max_bytes, def, help) static char text_##id[max_bytes];
+CONFIG_TEXT_MAP(X)
+#undef X
 
 static const struct row rows[CFG_COUNT] = {
 #define X(id, name_, unit_, type_, min_, max_, def_, help_)                                        \
@@ -39,6 +46,17 @@ static const struct row rows[CFG_COUNT] = {
 		       .max = max_,                                                                \
 		       .def = def_ },
 	CONFIG_MAP(X)
+#undef X
+#define X(id, name_, max_bytes, def_, help_)                                                       \
+	[CFG_##id] = { .name = name_,                                                              \
+		       .env = "WIMM_" #id,                                                         \
+		       .unit = "",                                                                 \
+		       .help = help_,                                                              \
+		       .type = CONFIG_TEXT,                                                        \
+		       .max = (max_bytes)-1,                                                       \
+		       .text_def = def_,                                                           \
+		       .text = text_##id },
+	CONFIG_TEXT_MAP(X)
 #undef X
 };
 
@@ -127,6 +145,20 @@ static wimm_status parse(const struct row *row, const char *text, int64_t *out)
 	return WIMM_OK;
 }
 
+static wimm_status store_text(config_id id, const char *text, config_source source)
+{
+	const struct row *row = &rows[id];
+	size_t len = strlen(text);
+
+	if (len > (size_t)row->max)
+		return WIMM_E_RANGE;
+	pthread_mutex_lock(&text_lock);
+	memcpy(row->text, text, len + 1);
+	pthread_mutex_unlock(&text_lock);
+	atomic_store_explicit(&sources[id], (int)source, memory_order_relaxed);
+	return WIMM_OK;
+}
+
 static void store(config_id id, int64_t value, config_source source)
 {
 	atomic_store_explicit(&values[id], value, memory_order_relaxed);
@@ -139,6 +171,12 @@ static void take(config_id id, const char *text, config_source source, const cha
 	const struct row *row = &rows[id];
 	int64_t value;
 
+	if (row->type == CONFIG_TEXT) {
+		if (store_text(id, text, source) != WIMM_OK)
+			note("%s: %s may have %lld bytes, not %zu", where, row->name,
+			     (long long)row->max, strlen(text));
+		return;
+	}
 	if (parse(row, text, &value) == WIMM_OK) {
 		store(id, value, source);
 		return;
@@ -232,8 +270,11 @@ static void take_file(void)
 static void load(void)
 {
 	problem_count = 0;
-	for (uint32_t i = 0; i < CFG_COUNT; i++)
+	for (uint32_t i = 0; i < CFG_COUNT; i++) {
 		store((config_id)i, rows[i].def, CONFIG_FROM_DEFAULT);
+		if (rows[i].type == CONFIG_TEXT)
+			(void)store_text((config_id)i, rows[i].text_def, CONFIG_FROM_DEFAULT);
+	}
 	take_file();
 	for (uint32_t i = 0; i < CFG_COUNT; i++) {
 		const char *text = getenv(rows[i].env);
@@ -277,6 +318,15 @@ bool config_get_bool(config_id id)
 	return config_get_i64(id) != 0;
 }
 
+void config_get_text(config_id id, char *out)
+{
+	ASSERT((uint32_t)id < CFG_COUNT && rows[id].type == CONFIG_TEXT);
+	ensure();
+	pthread_mutex_lock(&text_lock);
+	memcpy(out, rows[id].text, strlen(rows[id].text) + 1);
+	pthread_mutex_unlock(&text_lock);
+}
+
 bool config_info_at(uint32_t index, struct config_info *out)
 {
 	const struct row *row;
@@ -296,7 +346,10 @@ bool config_info_at(uint32_t index, struct config_info *out)
 		.value = config_get_i64((config_id)index),
 		.source =
 			(config_source)atomic_load_explicit(&sources[index], memory_order_relaxed),
+		.text_def = row->text_def,
 	};
+	if (row->type == CONFIG_TEXT)
+		config_get_text((config_id)index, out->text);
 	return true;
 }
 
@@ -316,6 +369,8 @@ wimm_status config_set(const char *name, const char *value)
 	ensure();
 	if (!find(name, &id))
 		return WIMM_E_NOT_FOUND;
+	if (rows[id].type == CONFIG_TEXT)
+		return store_text(id, value, CONFIG_FROM_CALL);
 	st = parse(&rows[id], value, &number);
 	if (st != WIMM_OK)
 		return st;

@@ -15,6 +15,9 @@ typedef enum {
 #define X(id, name, unit, type, min, max, def, help) CFG_##id,
 	CONFIG_MAP(X)
 #undef X
+#define X(id, name, max_bytes, def, help) CFG_##id,
+	CONFIG_TEXT_MAP(X)
+#undef X
 	CFG_COUNT,
 } config_id;
 
@@ -23,6 +26,7 @@ typedef enum {
 	CONFIG_BYTES, /* takes the suffixes K, M, G, T (powers of 1024) */
 	CONFIG_BOOL,  /* 0, 1, no, yes, off, on, false, true */
 	CONFIG_LEVEL, /* a number or a name of base/log.h */
+	CONFIG_TEXT,  /* up to `max` bytes of anything but '#' and line ends */
 } config_type;
 
 typedef enum {
@@ -32,6 +36,7 @@ typedef enum {
 	CONFIG_FROM_CALL,
 } config_source;
 
+/* Of a text setting the numbers are 0 but for `max`. */
 struct config_info {
 	const char *name;
 	const char *env;
@@ -43,12 +48,16 @@ struct config_info {
 	int64_t def;
 	int64_t value;
 	config_source source;
+	const char *text_def; /* NULL: not a text */
+	char text[CONFIG_TEXT_BYTES];
 };
 
 int64_t config_get_i64(config_id id);
 /* For settings whose range has no negative values. */
 uint64_t config_get_u64(config_id id);
 bool config_get_bool(config_id id);
+/* A text setting. out has room for CONFIG_TEXT_BYTES. */
+void config_get_text(config_id id, char *out);
 
 /* Row `index` of the table with its present value; false behind the last. */
 bool config_info_at(uint32_t index, struct config_info *out);

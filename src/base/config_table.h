@@ -45,4 +45,13 @@
 	  "tcp: how long sent bytes may stay unacknowledged before a connection counts as lost;"   \
 	  " 0 = as long as the peer time-out")
 
+/* Settings that are texts. X(ID, name, max_bytes with the final zero, default, help) */
+#define CONFIG_TEXT_BYTES 512
+#define CONFIG_TEXT_MAP(X)                                                                         \
+	X(PROVIDER, "provider", 32, "tcp",                                                         \
+	  "what moves the bytes of an engine that names no provider: tcp or sim")                  \
+	X(NICS, "nics", CONFIG_TEXT_BYTES, "",                                                     \
+	  "NICs of an engine that names none, with commas between; for tcp local addresses;"       \
+	  " empty = all that are found")
+
 #endif

@@ -53,16 +53,20 @@ static wimm_status split_nics(const char *list, char (*out)[PROV_TEXT_BYTES], ui
 	uint32_t n = 0;
 
 	for (const char *at = list;;) {
-		size_t len = strcspn(at, ",");
+		size_t len;
 
-		if (n == WIMM_MAX_NICS || len == 0 || len >= PROV_TEXT_BYTES) {
-			error_text_set("NIC list \"%s\": 1 to %d items between commas", list,
+		at += strspn(at, " ");
+		len = strcspn(at, ", ");
+		if (n == WIMM_MAX_NICS || len == 0 || len >= PROV_TEXT_BYTES ||
+		    strcspn(at + len, ",") != strspn(at + len, " ")) {
+			error_text_set("NIC list \"%s\": 1 to %d items with commas between", list,
 			               WIMM_MAX_NICS);
 			return WIMM_E_PARSE;
 		}
 		memcpy(out[n], at, len);
 		out[n++][len] = '\0';
 		at += len;
+		at += strspn(at, " ");
 		if (*at == '\0')
 			break;
 		at++;
@@ -111,9 +115,14 @@ static wimm_status open_nic(struct wimm_engine *engine, const char *text, uint32
 static wimm_status open_nics(struct wimm_engine *engine, const char *list)
 {
 	char nics[WIMM_MAX_NICS][PROV_TEXT_BYTES];
+	char setting[CONFIG_TEXT_BYTES];
 	uint32_t count = 0;
 	wimm_status st = WIMM_OK;
 
+	if (list == NULL) {
+		config_get_text(CFG_NICS, setting);
+		list = setting[0] != '\0' ? setting : NULL;
+	}
 	if (list != NULL)
 		st = split_nics(list, nics, &count);
 	else
@@ -216,15 +225,21 @@ undo_mode:
 
 static wimm_status open_parts(struct wimm_engine *engine)
 {
-	const char *provider = engine->opts.provider != NULL ? engine->opts.provider : "tcp";
+	const char *provider = engine->opts.provider;
+	char setting[CONFIG_TEXT_BYTES];
 	wimm_status st;
 
+	if (provider == NULL) {
+		config_get_text(CFG_PROVIDER, setting);
+		provider = setting;
+	}
 	engine->worker.prov = prov_find(provider);
 	if (engine->worker.prov == NULL) {
-		error_text_set("no provider \"%s\" in this build", provider);
+		error_text_set("no provider \"%s\" in this build: wimm info lists them", provider);
 		return WIMM_E_NOT_FOUND;
 	}
-	(void)snprintf(engine->self.provider, sizeof(engine->self.provider), "%s", provider);
+	(void)snprintf(engine->self.provider, sizeof(engine->self.provider), "%s",
+	               engine->worker.prov->name);
 	read_settings(engine);
 	st = make_identity(engine);
 	if (st == WIMM_OK)

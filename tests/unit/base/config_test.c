@@ -50,6 +50,8 @@ static void config_without_sources_gives_the_documented_defaults(void **state)
 	for (; config_info_at(count, &info); count++) {
 		assert_true(info.value == info.def);
 		assert_true(info.min <= info.def && info.def <= info.max);
+		assert_true((info.type == CONFIG_TEXT) == (info.text_def != NULL));
+		assert_string_equal(info.text, info.text_def ? info.text_def : "");
 		assert_int_equal(info.source, CONFIG_FROM_DEFAULT);
 		assert_ptr_equal(strstr(info.env, "WIMM_"), info.env);
 		assert_int_equal(strlen(info.env), strlen(info.name) + 5);
@@ -155,6 +157,41 @@ static void config_set_takes_suffixes_words_and_refuses_the_rest(void **state)
 	assert_int_equal(config_get_u64(CFG_SPLIT_BYTES), 8192);
 }
 
+static void config_text_settings_follow_the_same_sources_within_their_length(void **state)
+{
+	/* Goal: texts have precedence and bounds like numbers, and what is too long changes
+	 * nothing. */
+	char text[CONFIG_TEXT_BYTES];
+	char longer[CONFIG_TEXT_BYTES + 1];
+
+	(void)state;
+	config_get_text(CFG_PROVIDER, text);
+	assert_string_equal(text, "tcp");
+	config_get_text(CFG_NICS, text);
+	assert_string_equal(text, "");
+	memset(longer, 'n', sizeof(longer) - 1);
+	longer[sizeof(longer) - 1] = '\0';
+	setenv("WIMM_CONFIG",
+	       test_file("d.conf", "provider = sim\nnics = 127.0.0.1, [::1]:0 # both\n"), 1);
+	setenv("WIMM_PROVIDER", "efa", 1);
+	setenv("WIMM_NICS", longer, 1);
+	config_reload();
+	config_get_text(CFG_PROVIDER, text);
+	assert_string_equal(text, "efa");
+	assert_string_equal(info_of(CFG_PROVIDER).text, "efa");
+	assert_int_equal(info_of(CFG_PROVIDER).source, CONFIG_FROM_ENV);
+	config_get_text(CFG_NICS, text);
+	assert_string_equal(text, "127.0.0.1, [::1]:0");
+	assert_int_equal(info_of(CFG_NICS).source, CONFIG_FROM_FILE);
+	assert_non_null(strstr(logged, "WIMM_NICS: nics may have 511 bytes, not 512"));
+	assert_ok(config_set("provider", "tcp"));
+	config_get_text(CFG_PROVIDER, text);
+	assert_string_equal(text, "tcp");
+	assert_int_equal(config_set("nics", longer), WIMM_E_RANGE);
+	config_get_text(CFG_NICS, text);
+	assert_string_equal(text, "127.0.0.1, [::1]:0");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -165,6 +202,8 @@ int main(void)
 		cmocka_unit_test_setup(config_broken_file_is_reported_line_by_line, setup),
 		cmocka_unit_test_setup(config_named_file_that_is_missing_is_reported, setup),
 		cmocka_unit_test_setup(config_set_takes_suffixes_words_and_refuses_the_rest, setup),
+		cmocka_unit_test_setup(
+			config_text_settings_follow_the_same_sources_within_their_length, setup),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
