@@ -12,6 +12,9 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Lost peers whose last error can still be asked for. */
+#define BURIED_MAX 256
+
 wimm_peer peer_id(const struct peer *p)
 {
 	return (uint64_t)p->generation << 32 | (p->slot + 1);
@@ -122,11 +125,15 @@ static void peer_reset(struct peer *p)
 	}
 }
 
+static void peer_exhume(struct worker *w);
+
 struct peer *peer_new(struct worker *w, const struct wire_addr *addr)
 {
 	uint32_t slot;
 	struct peer *p;
 
+	if (w->peer_free_count == 0)
+		peer_exhume(w);
 	if (w->peer_free_count == 0)
 		return NULL;
 	slot = w->peer_free[w->peer_free_count - 1];
@@ -278,6 +285,17 @@ void peer_ending(struct worker *w, struct peer *p, wimm_status cause, uint32_t v
 	va_end(args);
 }
 
+/* Give back the slot of the peer that was lost longest ago. */
+static void peer_exhume(struct worker *w)
+{
+	struct list *link = list_pop_front(&w->buried);
+
+	if (link == NULL)
+		return;
+	w->buried_count--;
+	peer_free(w, LIST_ENTRY(link, struct peer, ready_link));
+}
+
 void peer_free(struct worker *w, struct peer *p)
 {
 	if (w->self_peer == p)
@@ -299,12 +317,15 @@ void peer_free(struct worker *w, struct peer *p)
 	w->peer_free[w->peer_free_count++] = p->slot;
 }
 
+/* Nothing refers to it any more. It stays for a while, so that its last error can be asked for. */
 void peer_maybe_free(struct worker *w, struct peer *p)
 {
 	if (p->state != PEER_DOWN || !p->down_delivered || p->refs != 0 || p->paths_open != 0 ||
-	    p->alias != NULL || !list_empty(&p->remotes))
+	    p->alias != NULL || !list_empty(&p->remotes) || list_linked(&p->ready_link))
 		return;
-	peer_free(w, p);
+	list_push_back(&w->buried, &p->ready_link);
+	if (++w->buried_count > BURIED_MAX || w->peer_free_count == 0)
+		peer_exhume(w);
 }
 
 void peer_done(struct worker *w, struct request *r)

@@ -79,8 +79,8 @@ struct peer {
 	bool leaving; /* this side said goodbye */
 	bool down_delivered;
 	bool goodbye;                /* the peer said so */
-	uint64_t ending_step;        /* goodbye or loss was seen in this step; 0: neither. The peer is
-				      * down once every NIC was polled empty after it */
+	uint64_t ending_step;        /* goodbye or loss was seen in this step; 0: neither. The
+				      * peer is down once every NIC was polled empty after it */
 	wimm_status ending_cause;
 	uint32_t ending_code;
 	char ending_text[WIMM_ERROR_TEXT_BYTES];

@@ -175,7 +175,6 @@ static bool leg_finish(struct worker *w, struct leg *leg)
 void post_leg_ready(struct worker *w, struct leg *leg, bool at_once)
 {
 	struct peer *p = leg->dst->peer;
-	bool alone = list_empty(&p->pending);
 	uint32_t posted;
 
 	DASSERT(p->state == PEER_UP);
@@ -188,7 +187,7 @@ void post_leg_ready(struct worker *w, struct leg *leg, bool at_once)
 	list_push_back(&p->pending, &leg->link);
 	/* The first request of a new operation goes out at once, even when others wait. */
 	if (at_once && !p->hold && p->ending_step == 0) {
-		if (!leg_post(w, p, leg, alone ? w->post_batch : 1, &posted) || leg_finish(w, leg))
+		if (!leg_post(w, p, leg, 1, &posted) || leg_finish(w, leg))
 			return;
 	}
 	if (!p->blocked)

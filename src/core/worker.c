@@ -71,6 +71,7 @@ static void init_lists(struct worker *w)
 {
 	list_init(&w->peers);
 	list_init(&w->ready);
+	list_init(&w->buried);
 	list_init(&w->talkers);
 	list_init(&w->strangers);
 	list_init(&w->dead_ctls);

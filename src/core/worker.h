@@ -77,6 +77,8 @@ struct worker {
 	struct list peers;      /* all that are not free */
 	struct peer *self_peer; /* this engine as its own peer; NULL: none */
 	struct list ready;      /* peers with legs to post and room for them */
+	struct list buried;          /* lost peers that nothing refers to, oldest first */
+	uint32_t buried_count;
 	struct list talkers;    /* peers with a filled outbox */
 	struct list strangers;  /* ctl channels without a peer */
 	struct list dead_ctls;
