@@ -21,9 +21,11 @@ def test_readme_c_example_compiles_and_moves_bytes(tmp_path):
     source = tmp_path / "example.c"
     source.write_text(block("c"))
     build = ROOT / "build" / "src"
-    subprocess.run(["cc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-I", ROOT / "include", source,
-                    "-L", build, "-lwimm", f"-Wl,-rpath,{build}", "-o", tmp_path / "example"], check=True)
-    out = subprocess.run([tmp_path / "example"], check=True, timeout=30, capture_output=True, text=True)
+    program = tmp_path / "example"
+    subprocess.run(["cc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-I", ROOT / "include",
+                    source, "-L", build, "-lwimm", f"-Wl,-rpath,{build}", "-o", program],
+                   check=True)
+    out = subprocess.run([program], check=True, timeout=30, capture_output=True, text=True)
     assert out.stdout == "hello\n"
 
 
@@ -31,6 +33,7 @@ def test_readme_python_example_runs_and_moves_bytes(tmp_path):
     """Goal: the Python example works as printed."""
     source = tmp_path / "example.py"
     source.write_text(block("python"))
-    out = subprocess.run([sys.executable, source], check=True, timeout=30, capture_output=True, text=True,
+    out = subprocess.run([sys.executable, source], check=True, timeout=30, capture_output=True,
+                         text=True,
                          env={"PYTHONPATH": str(ROOT / "python"), "PATH": "/usr/bin:/bin"})
     assert out.stdout == "hello\n"
