@@ -65,6 +65,7 @@ struct prov_caps {
 	uint64_t max_write_bytes;    /* longest single work request; the core cuts longer writes */
 	uint64_t link_bytes_per_s;   /* 0: unknown */
 	int numa_node;               /* -1: unknown */
+	char device[32];             /* what the system calls it; "": unknown */
 };
 
 /* A failure in words, filled by control-plane calls that fail. */

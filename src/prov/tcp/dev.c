@@ -233,6 +233,7 @@ static void fill_caps(const struct tcp_dev *dev, struct prov_caps *caps)
 		.link_bytes_per_s = info.link_bytes_per_s,
 		.numa_node = info.numa_node,
 	};
+	memcpy(caps->device, info.name, sizeof(info.name));
 }
 
 static void dev_init(struct tcp_dev *dev)

@@ -4,7 +4,6 @@
 #include "plat/numa.h"
 
 #include <ifaddrs.h>
-#include <net/if.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -152,6 +151,7 @@ void tcp_nic_describe(const union tcp_sockaddr *sa, struct tcp_nic_info *out)
 	for (const struct ifaddrs *ifa = list; ifa; ifa = ifa->ifa_next) {
 		if (!usable(ifa) || !same_host(ifa->ifa_addr, sa))
 			continue;
+		(void)snprintf(out->name, sizeof(out->name), "%s", ifa->ifa_name);
 		out->link_bytes_per_s = link_speed(ifa->ifa_name);
 		out->numa_node = numa_node_of_netdev(ifa->ifa_name);
 		break;

@@ -4,6 +4,8 @@
 
 #include "prov/tcp/addr.h"
 
+#include <net/if.h>
+
 /* First usable address of the interface of that name, port 0. Blocks: asks the kernel. */
 bool tcp_nic_by_name(const char *name, union tcp_sockaddr *out);
 
@@ -11,6 +13,7 @@ bool tcp_nic_by_name(const char *name, union tcp_sockaddr *out);
 struct tcp_nic_info {
 	uint64_t link_bytes_per_s; /* 0: unknown */
 	int numa_node;             /* -1: unknown */
+	char name[IF_NAMESIZE];    /* "": none has this address */
 };
 void tcp_nic_describe(const union tcp_sockaddr *sa, struct tcp_nic_info *out);
 
