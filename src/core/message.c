@@ -362,6 +362,7 @@ wimm_status wimm_submit_send(struct wimm_engine *engine, const struct wimm_send 
 	if (st != WIMM_OK)
 		return st;
 	op->send.id = send->peer;
+	op->peer = send->peer;
 	op->send.len_bytes = send->len_bytes;
 	op->send.in_flight = false;
 	op->send.data = mem_alloc(send->len_bytes);

@@ -105,7 +105,8 @@ struct op {
 	uint32_t imm;
 	uint32_t nic_index;
 	uint32_t src_generation;
-	bool src_held; /* counts in wimm_mr.refs; the worker's */
+	bool src_held;  /* counts in wimm_mr.refs; the worker's */
+	wimm_peer peer; /* the one it is for; 0: none or several */
 	struct worker *worker;
 	struct wimm_on_done on_done;
 	const struct wimm_mr *src;

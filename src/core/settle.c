@@ -121,7 +121,7 @@ static void op_deliver(struct delivery *d)
 		.status = op->status,
 		.imm = op->kind == OP_EXPECT ? op->expect.e.imm : op->imm,
 		.op = op_id(op),
-		.peer = op->blame,
+		.peer = op->blame != 0 ? op->blame : op->peer,
 		.descriptors = op->descriptors,
 		.text = op->text,
 	};

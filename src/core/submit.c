@@ -171,6 +171,7 @@ wimm_status wimm_submit_single_write(struct wimm_engine *engine, const struct wi
 	op->leg_count = 1;
 	op->bytes_total = wr->len_bytes;
 	leg_init(&op->leg, op, wr->dst);
+	op->peer = wr->dst->peer_id;
 	op->leg.src_offset = wr->src_offset_bytes;
 	op->leg.dst_offset = wr->dst_offset_bytes;
 	op->leg.len_bytes = wr->len_bytes;
@@ -312,6 +313,7 @@ wimm_status wimm_submit_paged_writes(struct wimm_engine *engine, const struct wi
 	op->leg_count = op->paged.count != 0;
 	op->bytes_total = op->paged.count * wr->page_len_bytes;
 	leg_init(&op->leg, op, wr->dst);
+	op->peer = wr->dst->peer_id;
 	op->leg.src_offset = wr->src_pages.offset_bytes;
 	op->leg.dst_offset = wr->dst_pages.offset_bytes;
 	op->leg.end = op->paged.count;
