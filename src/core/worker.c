@@ -198,12 +198,39 @@ static uint32_t take_inbox(struct worker *w, uint32_t max)
 	return n;
 }
 
+/* After a long pause of this worker (a stopped process, a debugger) silence is its own. */
+static void forgive_silence(struct worker *w, uint64_t now_ns)
+{
+	uint64_t gap = now_ns > w->now_ns ? now_ns - w->now_ns : 0;
+
+	if (w->now_ns == 0 || gap <= w->heartbeat_ns)
+		return;
+	LIST_FOR_EACH(it, &w->peers) {
+		struct peer *p = LIST_ENTRY(it, struct peer, link);
+
+		p->last_rx_ns += gap;
+		if (p->last_rx_ns > now_ns)
+			p->last_rx_ns = now_ns;
+	}
+}
+
+static void set_now(struct worker *w, uint64_t now_ns)
+{
+	if (now_ns < w->now_ns)
+		now_ns = w->now_ns;
+	forgive_silence(w, now_ns);
+	w->now_ns = now_ns;
+}
+
 void worker_call(struct worker *w, void (*fn)(struct worker *w, void *arg), void *arg)
 {
 	struct sema done;
 	struct call c = { .request.kind = REQUEST_CALL, .fn = fn, .arg = arg, .done = &done };
 
 	if (!w->own_threads || plat_thread_is_self(&w->thread)) {
+		/* A caller that drives may come after any pause: what fn times starts now. */
+		if (!w->own_threads)
+			set_now(w, engine_now_ns(w->engine));
 		/* What this thread submitted before comes first. */
 		(void)take_inbox(w, UINT32_MAX);
 		fn(w, arg);
@@ -249,30 +276,11 @@ static void run_timers(struct worker *w)
 	w->scan_ns = clock_deadline_ns(w->now_ns, w->scan_every_ns);
 }
 
-/* After a long pause of this worker (a stopped process, a debugger) silence is its own. */
-static void forgive_silence(struct worker *w, uint64_t now_ns)
-{
-	uint64_t gap = now_ns > w->now_ns ? now_ns - w->now_ns : 0;
-
-	if (w->now_ns == 0 || gap <= w->heartbeat_ns)
-		return;
-	LIST_FOR_EACH(it, &w->peers) {
-		struct peer *p = LIST_ENTRY(it, struct peer, link);
-
-		p->last_rx_ns += gap;
-		if (p->last_rx_ns > now_ns)
-			p->last_rx_ns = now_ns;
-	}
-}
-
 bool worker_step(struct worker *w, uint64_t now_ns)
 {
 	uint32_t done = 0;
 
-	if (now_ns < w->now_ns)
-		now_ns = w->now_ns;
-	forgive_silence(w, now_ns);
-	w->now_ns = now_ns;
+	set_now(w, now_ns);
 	w->step++;
 	STAT_ADD(w, steps, 1);
 	done += take_inbox(w, INBOX_BATCH);
