@@ -31,6 +31,8 @@ static void watch_forks(void)
 
 wimm_status engine_check(const struct wimm_engine *engine)
 {
+	/* A call that is refused without a word of its own must not show an earlier call's. */
+	error_text_clear();
 	if (engine == NULL)
 		return WIMM_E_INVAL;
 	/* Relaxed: changes only in a child, before any of its code runs. */
