@@ -247,7 +247,7 @@ void peer_down(struct worker *w, struct peer *p, wimm_status cause, uint32_t ven
 	va_start(args, fmt);
 	(void)vsnprintf(p->text, sizeof(p->text), fmt, args);
 	va_end(args);
-	if (cause == WIMM_E_CLOSED)
+	if (cause == WIMM_E_CLOSED || p->goodbye) /* nothing went wrong */
 		LOG_INFO("peer %" PRIx64 " closed: %s", peer_id(p), p->text);
 	else
 		LOG_WARN("peer %" PRIx64 " down: %s: %s", peer_id(p), wimm_status_name(cause),
