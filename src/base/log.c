@@ -59,11 +59,11 @@ void log_write(log_level level, const char *fmt, ...)
 	va_list ap;
 	int len;
 
-	if (atomic_load_explicit(&log_threshold, memory_order_relaxed) == LOG_UNREAD) {
+	if (atomic_load_explicit(&log_threshold, memory_order_relaxed) == LOG_UNREAD)
 		log_set_level((log_level)config_get_i64(CFG_LOG_LEVEL));
-		if (!log_enabled(level))
-			return;
-	}
+	/* Again, whoever has read it: another thread may have done so since the caller looked. */
+	if (!log_enabled(level))
+		return;
 	va_start(ap, fmt);
 	len = vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
