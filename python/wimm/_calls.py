@@ -4,6 +4,7 @@ the gate that keeps calls out of an engine that is being closed."""
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import operator
 import os
@@ -56,11 +57,25 @@ def in_callback() -> bool:
     return threading.get_ident() in _callback_threads
 
 
+class _Raise:
+    """Raises an exception again, under the name of the callback that it came from."""
+
+    def __init__(self, exc: BaseException | None, where: object) -> None:
+        self._exc = exc
+        self._where = where
+
+    def __repr__(self) -> str:
+        return repr(self._where)
+
+    def __call__(self) -> None:
+        if self._exc is not None:
+            raise self._exc
+
+
 def report(where: object) -> None:
-    """Hand the exception that is being handled to sys.unraisablehook."""
-    kind, exc, trace = sys.exc_info()
-    make: Any = sys.UnraisableHookArgs  # a named tuple, which its type stub does not say
-    sys.unraisablehook(make((kind, exc, trace, "Exception ignored in a callback of wimm", where)))
+    """Hand the exception that is being handled to sys.unraisablehook. Python code cannot make the
+    arguments of that hook; ctypes does, for what a callback raises."""
+    ctypes.CFUNCTYPE(None)(_Raise(sys.exc_info()[1], where))()
 
 
 def guarded(function: Callable[..., Any], where: object = None) -> Callable[..., None]:

@@ -7,6 +7,7 @@ import ctypes
 import os
 import threading
 from pathlib import Path
+from typing import Any, Callable
 
 from . import _abi
 from ._abi import Status
@@ -48,19 +49,31 @@ def _find() -> Path:
 
 def _load(path: Path) -> ctypes.CDLL:
     library = ctypes.CDLL(str(path))
+    if not hasattr(library, "wimm_version"):
+        raise OSError(f"{path} has no wimm_version: it is not libwimm")
+    wanted = _abi.WIMM_VERSION_MAJOR * 10000 + _abi.WIMM_VERSION_MINOR * 100
+    version = library.wimm_version()
+    if version // 100 != wanted // 100:
+        raise OSError(f"{path} is version {version // 10000}.{version // 100 % 100}; this package "
+                      f"needs {_abi.WIMM_VERSION_MAJOR}.{_abi.WIMM_VERSION_MINOR}")
     for name, (returns, takes) in _abi.FUNCTIONS.items():
         try:
             function = getattr(library, name)
         except AttributeError:
-            raise OSError(f"{path} has no {name}: it is not the library of this package") from None
-        function.restype = returns
-        function.argtypes = takes
-    version = library.wimm_version()
-    wanted = _abi.WIMM_VERSION_MAJOR * 10000 + _abi.WIMM_VERSION_MINOR * 100
-    if version // 100 != wanted // 100:
-        raise OSError(f"{path} is version {version // 10000}.{version // 100 % 100}; this package "
-                      f"needs {_abi.WIMM_VERSION_MAJOR}.{_abi.WIMM_VERSION_MINOR}")
+            setattr(library, name, _missing(path, name))
+        else:
+            function.restype = returns
+            function.argtypes = takes
     return library
+
+
+def _missing(path: Path, name: str) -> Callable[..., Any]:
+    """Stands for a function that an older build of the same version does not have."""
+
+    def call(*_args: Any) -> Any:
+        raise OSError(f"{path} has no {name}: build it anew")
+
+    return call
 
 
 def library() -> ctypes.CDLL:

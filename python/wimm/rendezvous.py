@@ -8,13 +8,13 @@ set, get and wait of a torch.distributed store. The launcher's environment says 
 from __future__ import annotations
 
 import datetime
-import itertools
 import os
 import stat
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Iterable, Mapping, NamedTuple, Protocol, Sequence
+from types import TracebackType
+from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Protocol, Sequence
 from urllib.parse import quote
 
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.5e-3, 0.05
@@ -31,26 +31,26 @@ class Store(Protocol):
 
 
 class FileStore:
-    """A store of one file a key. A value appears whole or not at all (it is renamed into place).
-
-    Nothing is ever stale on its own account: use a fresh folder for each job, or call clear() when
-    all ranks are through.
-    """
+    """A store of one file a key. A value appears whole or not at all (it is renamed into place)."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._numbers = itertools.count()
 
     def _file(self, key: str) -> Path:
         return self.folder / f"{quote(key, safe='')}.value"
 
     def set(self, key: str, value: bytes | str) -> None:
-        raw = value.encode() if isinstance(value, str) else bytes(value)
-        # A dot in front keeps it apart from keys, the process and a number from other writers.
-        part = self.folder / f".{os.uname().nodename}.{os.getpid()}.{next(self._numbers)}"
-        part.write_bytes(raw)
+        part = self.folder / f".{os.urandom(8).hex()}.part"  # the dot keeps it apart from keys
+        part.write_bytes(_as_bytes(value))
         os.replace(part, self._file(key))
+
+    def look(self, key: str) -> bytes | None:
+        """The value of a key, or None where it is not there yet."""
+        try:
+            return self._file(key).read_bytes()
+        except FileNotFoundError:
+            return None
 
     def get(self, key: str, timeout: float | datetime.timedelta = 300.0) -> bytes:
         """The value of a key; waits until it is there."""
@@ -60,30 +60,72 @@ class FileStore:
     def wait(self, keys: Iterable[str], timeout: float | datetime.timedelta = 300.0) -> None:
         """Wait until all keys are there. Raises TimeoutError, naming the first missing one."""
         seconds = timeout.total_seconds() if isinstance(timeout, datetime.timedelta) else timeout
-        end, pause = time.monotonic() + seconds, _FIRST_PAUSE_S
+        pauses = _pauses(seconds)
         for key in keys:
             while not self._file(key).exists():
-                if time.monotonic() >= end:
+                if not next(pauses):
                     raise TimeoutError(f"{key!r} has not come within {seconds:g} s "
                                        f"(looked in {self.folder})")
-                time.sleep(pause)
-                pause = min(2 * pause, _LAST_PAUSE_S)
 
     def clear(self) -> None:
         """Remove all values, and the folder where nothing else is in it."""
-        for path in [*self.folder.glob("*.value"), *self.folder.glob(".*.*.*")]:
+        for path in [*self.folder.glob("*.value"), *self.folder.glob(".*.part")]:
             path.unlink(missing_ok=True)
         try:
             self.folder.rmdir()
         except OSError:
             pass
 
+    def agree(self, rank: int, world_size: int, timeout: float) -> str:
+        """A name for this run that all its ranks, and nobody before them, have agreed on.
+
+        A run that broke off leaves files behind. Rank 0 repeats to each rank the random word which
+        that rank has just said; a rank believes nobody who does not know its word of today.
+        """
+        word = os.urandom(8).hex()
+        self.set(f"hello/{rank}", word)
+        pauses = _pauses(timeout)
+        session, words = "", [""] * world_size
+        while True:
+            if rank == 0:
+                heard = [_as_bytes(self.look(f"hello/{other}") or b"").decode()
+                         for other in range(world_size)]
+                if all(heard) and heard != words:
+                    session, words = os.urandom(8).hex(), heard
+                    self.set("session", " ".join([session, *words]))
+                if session and all(self.look(f"{session}/yes/{other}") is not None
+                                   for other in range(1, world_size)):
+                    self.set(f"{session}/go", b"")
+                    return session
+            else:
+                said, *words = (self.look("session") or b"-").decode().split()
+                if len(words) == world_size and words[rank] == word and said != session:
+                    session = said
+                    self.set(f"{session}/yes/{rank}", b"")
+                if session and self.look(f"{session}/go") is not None:
+                    return session
+            if not next(pauses):
+                raise TimeoutError(f"not all of {world_size} ranks have come within {timeout:g} s "
+                                   f"(looked in {self.folder})")
+
+
+def _pauses(seconds: float) -> Iterator[bool]:
+    """Each step is a pause, longer than the one before; False when the time is up."""
+    end, pause = time.monotonic() + seconds, _FIRST_PAUSE_S
+    while True:
+        left = end - time.monotonic()
+        if left > 0:
+            time.sleep(min(pause, left))
+        pause = min(2 * pause, _LAST_PAUSE_S)
+        yield left > 0
+
 
 class Rendezvous:
     """The ranks of a job and a store between them.
 
     All ranks must call exchange() and barrier() equally often and in the same order: each call is
-    a round with keys of its own.
+    a round with keys of its own. Over a FileStore the constructor waits until all ranks are there,
+    and what an earlier run has left in the folder is not taken for today's.
     """
 
     def __init__(self, store: Store, rank: int, world_size: int, *, prefix: str = "wimm",
@@ -97,9 +139,19 @@ class Rendezvous:
         self.timeout = timeout
         self._prefix = prefix
         self._round = 0
+        if isinstance(store, FileStore):
+            self._prefix += "/" + store.agree(rank, world_size, timeout)
 
     def __repr__(self) -> str:
         return f"<wimm.rendezvous.Rendezvous rank {self.rank} of {self.world_size}>"
+
+    def __enter__(self) -> Rendezvous:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        if kind is None:
+            self.close()
 
     def exchange(self, payload: bytes, timeout: float | None = None) -> list[bytes]:
         """Give this rank's bytes to all and get everybody's, by rank."""
@@ -114,6 +166,17 @@ class Rendezvous:
         """Wait until all ranks are here."""
         self.exchange(b"", timeout)
 
+    def close(self) -> None:
+        """This rank is through. Rank 0 waits for all others, then removes the files of a FileStore;
+        stores of others go with their owner."""
+        if isinstance(self.store, FileStore):
+            keys = [f"{self._prefix}/through/{rank}" for rank in range(1, self.world_size)]
+            if self.rank:
+                self.store.set(keys[self.rank - 1], b"")
+            else:
+                self.store.wait(keys, self.timeout)
+                self.store.clear()
+
 
 class Launcher(NamedTuple):
     """What a launcher's environment says about this process."""
@@ -122,7 +185,7 @@ class Launcher(NamedTuple):
     rank: int
     world_size: int
     local_rank: int | None
-    local_size: int | None
+    local_size: int | None  #: ranks on this host, None where the launcher does not say
     job: str                #: tells this run from others of the same user
 
 
@@ -132,18 +195,19 @@ class _Variables(NamedTuple):
     world_size: str
     local_rank: tuple[str, ...]
     local_size: tuple[str, ...]
+    hosts: tuple[str, ...]
     job: tuple[str, ...]
 
 
 # torchrun first: under srun or mpirun it is the inner one, whose ranks are the processes.
 _LAUNCHERS = (
-    _Variables("torchrun", "RANK", "WORLD_SIZE", ("LOCAL_RANK",), ("LOCAL_WORLD_SIZE",),
+    _Variables("torchrun", "RANK", "WORLD_SIZE", ("LOCAL_RANK",), ("LOCAL_WORLD_SIZE",), (),
                ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")),
     _Variables("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-               ("OMPI_COMM_WORLD_LOCAL_RANK",), ("OMPI_COMM_WORLD_LOCAL_SIZE",),
+               ("OMPI_COMM_WORLD_LOCAL_RANK",), ("OMPI_COMM_WORLD_LOCAL_SIZE",), (),
                ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid")),
     _Variables("srun", "SLURM_PROCID", "SLURM_NTASKS", ("SLURM_LOCALID",),
-               ("SLURM_NTASKS_PER_NODE",), ("SLURM_JOB_ID", "SLURM_STEP_ID")),
+               (), ("SLURM_STEP_NUM_NODES", "SLURM_NNODES"), ("SLURM_JOB_ID", "SLURM_STEP_ID")),
 )
 
 
@@ -156,8 +220,9 @@ def launcher(environ: Mapping[str, str] | None = None) -> Launcher | None:
             if not 0 <= rank < size:
                 raise ValueError(f"{names.rank}={rank} does not go with {names.world_size}={size}")
             job = "-".join(env[name] for name in names.job if env.get(name))
-            return Launcher(names.name, rank, size, _first(env, names.local_rank),
-                            _first(env, names.local_size), f"{names.name}-{job or 'job'}")
+            local_size = size if _first(env, names.hosts) == 1 else _first(env, names.local_size)
+            return Launcher(names.name, rank, size, _first(env, names.local_rank), local_size,
+                            f"{names.name}-{job or 'job'}")
     return None
 
 
