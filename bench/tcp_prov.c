@@ -3,8 +3,8 @@
 /* The tcp provider alone, without the core: one path, driven through the ops table by two pinned
  * processes, to be held against floor/tcp_floor.
  *
- *   tcp_prov --size 4K --request 256    requests of 256 writes are posted as fast as the queue
- * takes                                       them; every write carries an immediate
+ *   tcp_prov --size 4K --request 256    requests of 256 writes, posted as fast as the queue takes
+ *                                       them; each write carries an immediate
  *   tcp_prov --size 8 --one             one write at a time, the next when the last is done
  *
  * Time ends when the receiver has counted every immediate. */

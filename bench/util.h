@@ -2,8 +2,7 @@
 #ifndef BENCH_UTIL_H
 #define BENCH_UTIL_H
 
-/* What the programs of bench/ share: two pinned processes, sizes with suffixes, one line of
- * result. */
+/* What the programs of bench/ share: pinned processes, sizes with suffixes, a line of result. */
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -2,11 +2,11 @@
 
 /* What a plain program over loopback TCP reaches, to hold the tcp provider against.
  *
- *   tcp_floor stream --size 1M              blocks written and read back to back, nothing around
- * them   tcp_floor framed --size 4K --batch 64   one sendmsg a batch: a header block (address and
- * length                                           of each write) and the payloads; the reader puts
- * them                                           where the header says, one recvmsg a batch with
- * the next                                           header behind it, and counts
+ *   tcp_floor stream --size 1M              blocks written and read back to back, nothing else
+ *   tcp_floor framed --size 4K --batch 64   one sendmsg a batch: a header block (address and length
+ *                                           of each write) and the payloads; the reader puts them
+ *                                           where the header says, one recvmsg a batch, the next
+ *                                           header behind it, and counts
  *
  * Two processes, one pinned to each CPU. Time ends when the reader has everything. No window, no
  * acknowledgement, no check of the addresses: a provider has to do more than this. */

@@ -177,6 +177,32 @@ bool pair_until(struct pair *p, bool (*cond)(const struct pair *p))
 	return true;
 }
 
+static const bool *awaited;
+
+static bool flag_set(const struct pair *p)
+{
+	(void)p;
+	return *awaited;
+}
+
+void pair_await(struct pair *p, const bool *flag)
+{
+	awaited = flag;
+	if (!pair_until(p, flag_set))
+		fail_msg("not within the deadline; a: %s b: %s", p->a.down_text, p->b.down_text);
+}
+
+void side_await(struct side *s, const bool *flag)
+{
+	uint64_t deadline = clock_now_ns() + TEST_DEADLINE_MS * CLOCK_NS_PER_MS;
+
+	while (!*flag) {
+		(void)side_poll(s);
+		if (clock_now_ns() > deadline)
+			fail_msg("not within the deadline: %s", s->down_text);
+	}
+}
+
 static struct {
 	uint64_t done_ok;
 	uint64_t imms;

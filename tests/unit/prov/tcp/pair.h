@@ -52,7 +52,6 @@ struct pair {
 	const struct prov_ops *ops;
 	struct side a; /* dials, and mostly writes */
 	struct side b;
-	int tick; /* never sends; lets polls wait without spinning */
 };
 
 void side_open(struct side *s, const char *nic);
@@ -72,6 +71,9 @@ void pair_close(struct pair *p);
 bool pair_until(struct pair *p, bool (*cond)(const struct pair *p));
 /* Poll both until done_ok of a and what b counted reach these. */
 void pair_drain(struct pair *p, uint64_t done_ok, uint64_t imms);
+/* Poll both (one of them may be closed), or one alone, until the flag is set. */
+void pair_await(struct pair *p, const bool *flag);
+void side_await(struct side *s, const bool *flag);
 /* Poll one side alone, n times. */
 void side_turns(struct side *s, uint32_t n);
 

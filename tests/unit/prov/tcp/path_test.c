@@ -83,14 +83,12 @@ static void path_closed_by_the_peer_goes_down(void **state)
 	(void)state;
 	pair_open(&p, "127.0.0.1:0");
 	p.ops->path_close(p.b.path);
-	while (!p.a.down)
-		(void)(side_poll(&p.a) + side_poll(&p.b));
+	pair_await(&p, &p.a.down);
 	assert_true(p.b.closed);
 	assert_int_equal(p.a.down_status, WIMM_E_PATH_LOST);
 	assert_true(strlen(p.a.down_text) > 0);
 	p.ops->path_close(p.a.path);
-	while (!p.a.closed)
-		(void)side_poll(&p.a);
+	side_await(&p.a, &p.a.closed);
 	pair_join(&p); /* and another one may follow */
 	pair_close(&p);
 }
