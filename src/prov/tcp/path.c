@@ -257,7 +257,7 @@ bool tcp_path_step(struct tcp_obj *obj, struct tcp_emit *emit)
 		return true;
 	if (!path->conn || !path->connect_called)
 		return false;
-	return path->conn->can_read ||
+	return path->conn->can_read || path->rx.more ||
 	       (path->conn->can_write &&
 	        (path->tx.frame.started || path->tx.send != path->tx.tail || tcp_rx_ack_due(path)));
 }

@@ -74,6 +74,7 @@ struct tcp_rx {
 	uint32_t done;
 	uint32_t told; /* events of descriptors below are handed out */
 	uint64_t off;  /* bytes of `done` that are there */
+	bool more;     /* the turn ended with bytes or events left */
 	uint64_t payload_left;
 	uint64_t removals;     /* tcp_regions_removals() when the ranges were last checked */
 	uint64_t placed_total; /* work requests */

@@ -28,7 +28,8 @@ bool tcp_rx_ack_due(const struct tcp_path *path)
 	if (waiting == 0)
 		return false;
 	/* The end of a burst, or enough of it. */
-	return !path->conn->can_read || waiting >= ACK_WRS || rx->unacked_bytes >= ACK_BYTES;
+	return !(path->conn->can_read || rx->more) || waiting >= ACK_WRS ||
+	       rx->unacked_bytes >= ACK_BYTES;
 }
 
 bool tcp_rx_report(struct tcp_path *path, struct tcp_emit *emit)
@@ -318,8 +319,10 @@ static ssize_t rx_once(struct tcp_path *path)
 
 bool tcp_rx_step(struct tcp_path *path, struct tcp_emit *emit)
 {
+	struct tcp_rx *rx = &path->rx;
 	ssize_t total = 0;
 
+	rx->more = true; /* unless it runs dry below */
 	while (total < TURN_BYTES) {
 		ssize_t got;
 
@@ -327,8 +330,10 @@ bool tcp_rx_step(struct tcp_path *path, struct tcp_emit *emit)
 		if (!tcp_rx_report(path, emit))
 			return true;
 		got = rx_once(path);
-		if (got == 0)
+		if (got == 0) {
+			rx->more = false;
 			return true;
+		}
 		if (got == -2)
 			return false;
 		if (got < 0) {

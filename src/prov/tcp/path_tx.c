@@ -296,7 +296,7 @@ bool tcp_tx_report_lost(struct tcp_path *path, struct tcp_emit *emit)
 {
 	struct tcp_tx *tx = &path->tx;
 
-	/* tcp_tx_report() has taken head to ack; ack has to go along, as that may be called again. */
+	/* tcp_tx_report() has taken head to ack; ack goes along, as that may be called again. */
 	for (; tx->head != tx->tail; tx->ack = ++tx->head) {
 		struct tcp_req *req = req_at(tx, tx->head);
 		uint32_t flags = req->state == TCP_REQ_SENT ? PROV_CQE_SENT : 0;

@@ -326,7 +326,12 @@ static void path_tx_random_cancels_never_spoil_bytes_or_counts(void **state)
 		}
 	}
 	story_posted = s->posted;
-	assert_true(pair_until(&s->p, story_over));
+	if (!pair_until(&s->p, story_over))
+		fail_msg("posted %u, done %llu, cancelled %llu (sent %llu), counted %llu; %s, %s",
+		         s->posted, (unsigned long long)s->p.a.done_ok,
+		         (unsigned long long)s->p.a.done_cancelled,
+		         (unsigned long long)s->p.a.done_cancelled_sent,
+		         (unsigned long long)s->p.b.imms, s->p.a.down_text, s->p.b.down_text);
 	side_turns(&s->p.b, 10);
 	assert_int_equal(s->p.b.imms, s->p.a.done_ok + s->p.a.done_cancelled_sent);
 	assert_true(s->p.a.done_cancelled > 50);
