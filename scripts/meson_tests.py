@@ -44,7 +44,7 @@ def cases_of(record):
 
 def report(record):
     """Prints the lines of one program; true when something of it failed."""
-    name = record["name"]
+    name = record["name"].split(" / ")[-1]  # Meson puts "project:suite / " in front
     cases, reason = cases_of(record)
     failed = record["result"] in ("FAIL", "ERROR", "TIMEOUT", "INTERRUPT", "UNEXPECTEDPASS")
     named = False

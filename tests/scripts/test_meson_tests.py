@@ -10,8 +10,8 @@ meson_tests = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(meson_tests)
 
 
-def lines_of(capsys, result, stdout="", stderr="", returncode=0):
-    bad = meson_tests.report({"name": "u/x", "result": result, "stdout": stdout, "stderr": stderr,
+def lines_of(capsys, result, stdout="", stderr="", returncode=0, name="u/x"):
+    bad = meson_tests.report({"name": name, "result": result, "stdout": stdout, "stderr": stderr,
                               "returncode": returncode})
     return bad, [line for line in capsys.readouterr().out.splitlines() if line[:1] != " "]
 
@@ -43,3 +43,7 @@ def test_program_that_skips_gives_its_reason(capsys):
 
 def test_program_without_cases_counts_as_one(capsys):
     assert lines_of(capsys, "OK") == (False, ["PASS u/x"])
+
+
+def test_name_is_without_the_project_and_suite(capsys):
+    assert lines_of(capsys, "OK", name="wimm:unit / u/x") == (False, ["PASS u/x"])
