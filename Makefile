@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Thin calls: Meson builds, scripts/parts.txt lists what the checks run.
-.PHONY: all setup build check check-deep demo demo-hosts bench mutants soak clean
+.PHONY: all setup build check check-deep demo demo-hosts bench mutants soak spec clean
 
 all: build
 
@@ -16,6 +16,10 @@ check: setup
 
 check-deep: setup
 	@scripts/run_parts.py deep
+
+# The Promela models and their broken variants.
+spec: setup
+	@spec/run.sh
 
 soak: setup
 	@scripts/run_parts.py soak
