@@ -19,7 +19,10 @@ verify() {
 		gcc -O2 -w -DSAFETY -DMEMLIM=4000 -DCOLLAPSE -o pan pan.c >gcc.out 2>&1 &&
 		timeout 300 ./pan -m1000000 >pan.out 2>&1
 	) || { echo "broken: $(tail -n 2 "$work"/*.out | tr '\n' ' ')"; return; }
-	grep -q "max search depth too small\|out of memory" "$work/pan.out" && { echo "broken: not searched whole"; return; }
+	if grep -q "max search depth too small\|out of memory" "$work/pan.out"; then
+		echo "broken: not searched whole"
+		return
+	fi
 	if grep -q "errors: 0" "$work/pan.out"; then echo holds; else echo fails; fi
 }
 
