@@ -115,6 +115,7 @@ void path_lost(struct worker *w, struct path *path, wimm_status cause, uint32_t 
 	if (p->state == PEER_UP) {
 		peer_event(w, p, WIMM_PEER_NIC_LOST, cause, path->nic, text);
 		confirm_path_lost(w, p);
+		retire_arrived(w, p); /* nothing more comes there */
 		post_peer_room(w, p); /* its legs look for another path */
 	}
 	path_maybe_up(w, p, false);

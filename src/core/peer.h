@@ -38,7 +38,6 @@ struct path {
 	uint32_t outstanding;
 	uint64_t posted_marks; /* requests posted that the receiver counts */
 	uint64_t seen_marks;   /* the same, received */
-	uint64_t acked_marks;  /* the peer's seen_marks as last told */
 };
 
 /* A ctl before it is known whose it is, and afterwards. */
@@ -124,6 +123,7 @@ struct peer {
 	struct list parts_done; /* unused entries */
 	uint64_t op_seq;
 	struct list retires; /* the peer's requests that wait for our writes */
+	struct list retires_told; /* answered, until the peer has counted as much */
 
 	wimm_status cause;
 	uint32_t vendor_code;

@@ -99,6 +99,8 @@ static void account(struct worker *w, struct path *path, struct leg *leg, const 
 	if (op->post_ns == 0 && taken != 0)
 		op->post_ns = w->now_ns;
 	leg->next += taken;
+	if (taken != 0)
+		leg->used |= 1u << path->index;
 	op->outstanding += taken;
 	op->descriptors += taken;
 	path->outstanding += taken;
@@ -244,23 +246,27 @@ void post_peer_room(struct worker *w, struct peer *p)
 	peer_ready(w, p);
 }
 
+/* Whether it was counted over there is unknown, and with it what the path's marks mean. */
+static bool marks_unsure(const struct prov_cqe *c)
+{
+	if (c->status == WIMM_E_PATH_LOST)
+		return (c->flags & PROV_CQE_SENT) != 0;
+	return c->status != WIMM_E_CANCELLED;
+}
+
 /* What to tell of a request that came back with an error. */
 static void done_failed(struct worker *w, struct path *path, struct op *op,
                         const struct prov_cqe *c)
 {
 	struct peer *p = path->peer;
 
-	if (op->aborted)
-		return; /* its cause is known */
-	if (p->state == PEER_DOWN)
+	if (!op->aborted && p->state == PEER_DOWN)
 		op_fail(op, p->cause, peer_id(p), "%s", p->text);
-	else
+	else if (!op->aborted) /* else its cause is known */
 		op_fail(op, c->status, peer_id(p), "path %" PRIu32 " (local NIC %" PRIu32 "): %s",
 		        path->index, path->nic,
 		        c->text != NULL ? c->text : wimm_status_text(c->status));
-	/* Whether it was counted over there is unknown, and so is all that follows on this path. */
-	if (c->status != WIMM_E_CANCELLED && c->status != WIMM_E_PATH_LOST &&
-	    path->state == PATH_UP)
+	if (marks_unsure(c) && path->state == PATH_UP)
 		path_lost(w, path, c->status, c->vendor_code, c->text);
 }
 
@@ -268,6 +274,7 @@ void post_done(struct worker *w, struct path *path, const struct prov_cqe *c)
 {
 	uint32_t index = (uint32_t)c->token >> 8;
 	struct op *op = &w->ops[index < w->max_ops ? index : 0];
+	bool voided = false;
 
 	if (index >= w->max_ops || op_id(op) >> 32 != c->token >> 32 || !op->started ||
 	    c->count > op->outstanding || c->count > path->outstanding) {
@@ -285,12 +292,16 @@ void post_done(struct worker *w, struct path *path, const struct prov_cqe *c)
 		if (c->status == WIMM_OK || (c->flags & PROV_CQE_SENT) != 0)
 			op->legs[0].parts_sent += c->count;
 		else
-			path->posted_marks -= c->count;
+			voided = true;
 	}
+	if (voided)
+		path->posted_marks -= c->count;
 	op->legs_open++; /* keeps it while a lost path fails its other legs */
 	if (c->status != WIMM_OK)
 		done_failed(w, path, op, c);
 	op->legs_open--;
+	if (voided)
+		marks_lowered(w, path->peer);
 	if (path->peer->state == PEER_UP)
 		post_peer_room(w, path->peer);
 	op_acked(w, op);

@@ -41,19 +41,42 @@ static bool reached(const struct peer *p, const uint64_t *mark, bool lost_counts
 	return true;
 }
 
+/* What the peer says that it has counted: answers that it has reached need no repeating. */
+static void marks_heard(struct peer *p, const struct wire_msg *m);
+
 /* --- confirm --- */
 
-static void confirm_send(struct worker *w, struct peer *p)
+#define CONFIRM_LOST_TEXT "acked, but a path was lost before the receiver confirmed"
+
+/* Lost paths are left out: nothing comes there any more, and their legs have failed. */
+static void confirm_say(struct worker *w, struct peer *p)
 {
 	struct wire_msg m;
 
+	fill_posted(p, &m, WIRE_CONFIRM, p->confirm_id);
+	for (uint32_t k = 0; k < p->path_count; k++)
+		if (p->path[k].state != PATH_UP)
+			m.u.marks.mark[k] = 0;
+	session_say(w, p, &m);
+}
+
+static void confirm_send(struct worker *w, struct peer *p)
+{
 	if (p->confirm_id != 0 || list_empty(&p->confirms) || p->state != PEER_UP)
 		return;
 	list_splice_back(&p->confirming, &p->confirms);
 	p->confirm_id = ++w->next_id;
 	p->hold = !w->nic[0].caps.ordered;
-	fill_posted(p, &m, WIRE_CONFIRM, p->confirm_id);
-	session_say(w, p, &m);
+	confirm_say(w, p);
+}
+
+/* A path it was posted on is gone: what was acked there may never be counted. */
+static bool used_lost_path(const struct peer *p, const struct leg *leg)
+{
+	for (uint32_t k = 0; k < p->path_count; k++)
+		if ((leg->used >> k & 1) != 0 && p->path[k].state != PATH_UP)
+			return true;
+	return false;
 }
 
 void count_confirm(struct worker *w, struct leg *leg)
@@ -62,6 +85,11 @@ void count_confirm(struct worker *w, struct leg *leg)
 
 	if (p->state != PEER_UP) {
 		op_fail(leg->op, p->cause, peer_id(p), "%s", p->text);
+		post_leg_confirmed(w, leg);
+		return;
+	}
+	if (used_lost_path(p, leg)) {
+		op_fail(leg->op, WIMM_E_PATH_LOST, peer_id(p), CONFIRM_LOST_TEXT);
 		post_leg_confirmed(w, leg);
 		return;
 	}
@@ -81,6 +109,7 @@ static void confirm_end(struct worker *w, struct peer *p)
 
 void confirm_heard(struct worker *w, struct peer *p, const struct wire_msg *m)
 {
+	marks_heard(p, m);
 	if (m->u.marks.id == 0 || m->u.marks.id != p->confirm_id)
 		return;
 	confirm_end(w, p);
@@ -91,11 +120,23 @@ void confirm_heard(struct worker *w, struct peer *p, const struct wire_msg *m)
 
 void confirm_path_lost(struct worker *w, struct peer *p)
 {
+	struct list legs;
+
 	confirm_end(w, p);
-	list_splice_back(&p->confirming, &p->confirms);
-	while (!list_empty(&p->confirming))
-		post_fail_leg(w, LIST_ENTRY(p->confirming.next, struct leg, link), WIMM_E_PATH_LOST,
-		              "acked, but a path was lost before the receiver confirmed");
+	list_init(&legs);
+	list_splice_back(&legs, &p->confirming);
+	list_splice_back(&legs, &p->confirms);
+	while (!list_empty(&legs)) {
+		struct leg *leg = LIST_ENTRY(legs.next, struct leg, link);
+
+		if (used_lost_path(p, leg)) {
+			post_fail_leg(w, leg, WIMM_E_PATH_LOST, CONFIRM_LOST_TEXT);
+			continue;
+		}
+		list_remove(&leg->link);
+		list_push_back(&p->confirms, &leg->link);
+	}
+	confirm_send(w, p);
 }
 
 void confirm_answer(struct worker *w, struct peer *p)
@@ -233,9 +274,10 @@ void retire_cancel(struct worker *w, struct op *op, wimm_status status, const ch
 /* --- retire: the side that writes --- */
 
 struct retire_request {
-	struct list link; /* peer.retires */
+	struct list link; /* peer.retires until answered, then peer.retires_told */
 	uint64_t id;
 	uint32_t imm;
+	uint64_t mark[WIRE_MAX_PATHS]; /* as told */
 };
 
 void retire_asked(struct worker *w, struct peer *p, const struct wire_msg *m)
@@ -250,6 +292,24 @@ void retire_asked(struct worker *w, struct peer *p, const struct wire_msg *m)
 	r->imm = m->u.retire.imm;
 	list_push_back(&p->retires, &r->link);
 	w->retire_requests++;
+}
+
+static void marks_heard(struct peer *p, const struct wire_msg *m)
+{
+	if (m->u.marks.path_count != p->path_count)
+		return;
+	LIST_FOR_EACH(it, &p->retires_told) {
+		struct retire_request *r = LIST_ENTRY(it, struct retire_request, link);
+		bool all = true;
+
+		for (uint32_t k = 0; k < p->path_count; k++)
+			all = all && (p->path[k].state != PATH_UP ||
+			              m->u.marks.mark[k] >= r->mark[k]);
+		if (!all)
+			continue;
+		list_remove(&r->link);
+		mem_free(r);
+	}
 }
 
 static bool under_way(const struct worker *w, const struct peer *p, uint32_t imm)
@@ -279,8 +339,9 @@ void retire_answer(struct worker *w)
 			if (under_way(w, p, r->imm))
 				continue;
 			fill_posted(p, &m, WIRE_RETIRE_ACK, r->id);
+			memcpy(r->mark, m.u.marks.mark, sizeof(r->mark));
 			list_remove(&r->link);
-			mem_free(r);
+			list_push_back(&p->retires_told, &r->link);
 			w->retire_requests--;
 			session_say(w, p, &m);
 			if (p->state == PEER_DOWN)
@@ -289,8 +350,26 @@ void retire_answer(struct worker *w)
 	}
 }
 
+void marks_lowered(struct worker *w, struct peer *p)
+{
+	if (p->confirm_id != 0 && p->state == PEER_UP)
+		confirm_say(w, p);
+	LIST_FOR_EACH(it, &p->retires_told) {
+		struct retire_request *r = LIST_ENTRY(it, struct retire_request, link);
+		struct wire_msg m;
+
+		fill_posted(p, &m, WIRE_RETIRE_ACK, r->id);
+		memcpy(r->mark, m.u.marks.mark, sizeof(r->mark));
+		session_say(w, p, &m);
+		if (p->state == PEER_DOWN)
+			return; /* and with it the list */
+	}
+}
+
 void retire_peer_down(struct worker *w, struct peer *p)
 {
+	while (!list_empty(&p->retires_told))
+		mem_free(LIST_ENTRY(list_pop_front(&p->retires_told), struct retire_request, link));
 	while (!list_empty(&p->retires)) {
 		mem_free(LIST_ENTRY(list_pop_front(&p->retires), struct retire_request, link));
 		w->retire_requests--;

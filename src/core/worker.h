@@ -252,6 +252,8 @@ void confirm_heard(struct worker *w, struct peer *p, const struct wire_msg *m);
 void confirm_asked(struct worker *w, struct peer *p, const struct wire_msg *m);
 void confirm_answer(struct worker *w, struct peer *p);
 void confirm_path_lost(struct worker *w, struct peer *p);
+/* Requests that were told as posted came back unsent: tell the peer again what to wait for. */
+void marks_lowered(struct worker *w, struct peer *p);
 void confirm_peer_down(struct peer *p);
 void retire_start(struct worker *w, struct op *op);
 void retire_cancel(struct worker *w, struct op *op, wimm_status status, const char *text);
