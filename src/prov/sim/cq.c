@@ -12,7 +12,9 @@ void sim_node_init(struct sim_node *n, enum prov_cqe_kind kind, void *obj)
 
 void sim_dev_wake(struct sim_dev *d)
 {
-	if (!d->world->cfg.virtual_time)
+	if (d->world->cfg.virtual_time)
+		d->nudged = true;
+	else
 		wake_signal(&d->wake);
 }
 
@@ -129,6 +131,7 @@ uint32_t sim_cq_poll(struct prov_dev *dev, uint64_t now_ns, struct prov_cqe *out
 	mutex_lock(&w->lock);
 	sim_world_run(w, now_ns);
 	sim_cq_free_returned(d);
+	d->nudged = false;
 	if (d->armed) {
 		wake_cancel(&d->wake);
 		wake_drain(&d->wake);
@@ -162,9 +165,9 @@ uint64_t sim_cq_next_ns(const struct prov_dev *dev)
 
 	mutex_lock(&w->lock);
 	top = sim_heap_top(&w->heap);
-	if (!list_empty(&d->cq))
+	if (!list_empty(&d->cq) || d->nudged)
 		next_ns = w->now_ns;
-	else if (top)
+	else if (top && !w->cfg.virtual_time) /* virtual: whoever moves time runs what is due */
 		next_ns = top->at_ns;
 	mutex_unlock(&w->lock);
 	return next_ns;

@@ -132,6 +132,7 @@ static uint32_t lower_limit(uint32_t a, uint32_t b)
 static void dev_init(struct sim_dev *d, struct sim_world *w, const struct prov_args *args)
 {
 	d->world = w;
+	d->timeout_ns = (uint64_t)args->peer_timeout_ms * 1000000;
 	d->post_depth = w->cfg.post_depth;
 	d->region_limit = lower_limit(w->cfg.max_regions, args->max_regions);
 	if (args->instance)

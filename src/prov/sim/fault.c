@@ -39,8 +39,8 @@ void sim_nic_die(struct sim_dev *d, bool silent)
 		silent = false; /* without memory it is a death that peers notice */
 	sim_cq_push(d, &d->down_node, WIMM_E_NIC_LOST, 0);
 	LIST_FOR_EACH(it, &d->paths)
-		sim_path_fail(LIST_ENTRY(it, struct sim_path, link), WIMM_E_NIC_LOST, !silent,
-		              "the NIC died");
+		sim_path_fail(LIST_ENTRY(it, struct sim_path, link), WIMM_E_NIC_LOST,
+		              silent ? SIM_TELL_TIMEOUT : SIM_TELL_NOTICE, "the NIC died");
 	LIST_FOR_EACH(it, &d->ctls)
 		sim_ctl_fail(LIST_ENTRY(it, struct sim_ctl, link), WIMM_E_NIC_LOST, true, !silent);
 }
@@ -58,7 +58,8 @@ static void dev_kill(struct sim_dev *d, bool silent)
 		silent = false;
 	sim_event_remove(w, &d->death);
 	LIST_FOR_EACH(it, &d->paths)
-		sim_path_sever(LIST_ENTRY(it, struct sim_path, link), !silent);
+		sim_path_sever(LIST_ENTRY(it, struct sim_path, link),
+		               silent ? SIM_TELL_NONE : SIM_TELL_NOTICE);
 	LIST_FOR_EACH(it, &d->ctls)
 		sim_ctl_fail(LIST_ENTRY(it, struct sim_ctl, link), WIMM_E_PEER_LOST, false,
 		             !silent);
@@ -176,6 +177,17 @@ void sim_lose_next(struct sim_world *w, uint32_t nic, enum sim_fault kind, uint3
 		d->lose_kind = kind;
 		d->lose_next = count;
 	}
+	mutex_unlock(&w->lock);
+}
+
+void sim_corrupt_next(struct sim_world *w, uint32_t nic, uint32_t count)
+{
+	struct sim_dev *d;
+
+	mutex_lock(&w->lock);
+	d = sim_world_dev(w, nic);
+	if (d)
+		d->corrupt_next = count;
 	mutex_unlock(&w->lock);
 }
 

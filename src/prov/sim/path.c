@@ -76,17 +76,21 @@ undo_alloc:
 	return NULL;
 }
 
-static void fail_later(struct sim_path *p, wimm_status status, uint64_t max_ns)
+static void fail_at(struct sim_path *p, wimm_status status, uint64_t at_ns)
 {
-	struct sim_world *w = p->dev->world;
-	uint64_t at_ns = w->now_ns + sim_world_delay(w) + rng_below(&w->rng, max_ns + 1);
-
 	if (p->failed || p->fail_event.heap_pos != 0 || list_linked(&p->fail_event.held))
 		return;
 	p->fail_status = status;
 	p->fail_event.from = p->peer_nic;
 	p->fail_event.to = p->dev->number;
-	sim_event_push(w, &p->fail_event, at_ns, false);
+	sim_event_push(p->dev->world, &p->fail_event, at_ns, false);
+}
+
+static void fail_soon(struct sim_path *p, wimm_status status, uint64_t max_ns)
+{
+	struct sim_world *w = p->dev->world;
+
+	fail_at(p, status, w->now_ns + sim_world_delay(w) + rng_below(&w->rng, max_ns + 1));
 }
 
 static void up_later(struct sim_path *p)
@@ -120,19 +124,20 @@ static void connect_locked(struct sim_path *p, const struct prov_offer *remote)
 	if (p->dev->killed)
 		return;
 	if (!offer_parse(remote, &p->peer_nic, &p->peer_id)) {
-		sim_path_fail(p, WIMM_E_PROTOCOL, false, "the peer's offer of a path is malformed");
+		sim_path_fail(p, WIMM_E_PROTOCOL, SIM_TELL_NONE,
+		              "the peer's offer of a path is malformed");
 		return;
 	}
 	peer = sim_path_find(w, p->peer_id);
 	if (p->dev->nic_dead) {
-		sim_path_fail(p, WIMM_E_NIC_LOST, false, "the NIC died");
+		sim_path_fail(p, WIMM_E_NIC_LOST, SIM_TELL_NONE, "the NIC died");
 	} else if (refused(p->dev)) {
-		sim_path_fail(p, WIMM_E_PEER_REFUSED, true, "path refused");
+		sim_path_fail(p, WIMM_E_PEER_REFUSED, SIM_TELL_SOON, "path refused");
 	} else if (!peer) {
 		if (!hash_find(&w->gone, p->peer_nic, NULL))
-			fail_later(p, WIMM_E_PEER_LOST, 0);
+			fail_soon(p, WIMM_E_PEER_LOST, 0);
 	} else if (peer->connected && peer->peer_id != p->id) {
-		fail_later(p, WIMM_E_PROTOCOL, 0);
+		fail_soon(p, WIMM_E_PROTOCOL, 0);
 	} else if (peer->connected) {
 		up_later(p);
 		up_later(peer);
@@ -160,7 +165,7 @@ void sim_path_is_up(struct sim_path *p)
 }
 
 /* Out of the world: what flies towards this end finds nobody. */
-static void path_hide(struct sim_path *p, bool tell_peer, uint64_t notice_ns)
+static void path_hide(struct sim_path *p, enum sim_tell tell)
 {
 	struct sim_world *w = p->dev->world;
 	struct sim_path *peer = p->connected ? sim_path_find(w, p->peer_id) : NULL;
@@ -168,11 +173,15 @@ static void path_hide(struct sim_path *p, bool tell_peer, uint64_t notice_ns)
 	hash_remove(&w->paths, p->id);
 	sim_event_remove(w, &p->up_event);
 	sim_event_remove(w, &p->fail_event);
-	if (tell_peer && peer && peer->connected && peer->peer_id == p->id)
-		fail_later(peer, WIMM_E_PATH_LOST, notice_ns);
+	if (tell == SIM_TELL_NONE || !peer || !peer->connected || peer->peer_id != p->id)
+		return;
+	if (tell == SIM_TELL_TIMEOUT)
+		fail_at(peer, WIMM_E_PATH_LOST, w->now_ns + peer->dev->timeout_ns);
+	else
+		fail_soon(peer, WIMM_E_PATH_LOST, tell == SIM_TELL_NOTICE ? w->cfg.notice_ns : 0);
 }
 
-void sim_path_fail(struct sim_path *p, wimm_status status, bool tell_peer, const char *text)
+void sim_path_fail(struct sim_path *p, wimm_status status, enum sim_tell tell, const char *text)
 {
 	struct sim_world *w = p->dev->world;
 
@@ -183,14 +192,14 @@ void sim_path_fail(struct sim_path *p, wimm_status status, bool tell_peer, const
 	p->failed = true;
 	sim_world_trace(w, "nic %u: path %u down, %s", p->dev->number, (uint32_t)p->id,
 	                wimm_status_name(status));
-	path_hide(p, tell_peer, w->cfg.notice_ns);
-	sim_wr_flush(p, true);
+	path_hide(p, tell);
 	sim_cq_push(p->dev, &p->down_node, status, 0);
+	sim_wr_flush(p, true);
 }
 
-void sim_path_sever(struct sim_path *p, bool tell_peer)
+void sim_path_sever(struct sim_path *p, enum sim_tell tell)
 {
-	path_hide(p, tell_peer, p->dev->world->cfg.notice_ns);
+	path_hide(p, tell);
 	sim_wr_halt(p);
 }
 
@@ -206,7 +215,7 @@ void sim_path_close(struct prov_path *path)
 		p->closed = true;
 		if (!p->failed) {
 			p->failed = true;
-			path_hide(p, !p->dev->killed, 0);
+			path_hide(p, p->dev->killed ? SIM_TELL_NONE : SIM_TELL_SOON);
 			sim_wr_flush(p, true);
 		}
 		list_remove(&p->up_node.link);
@@ -219,7 +228,7 @@ void sim_path_close(struct prov_path *path)
 void sim_path_drop(struct sim_path *p)
 {
 	if (!p->failed)
-		path_hide(p, !p->dev->killed, 0);
+		path_hide(p, p->dev->killed ? SIM_TELL_NONE : SIM_TELL_SOON);
 	p->failed = true;
 	sim_wr_flush(p, false);
 	list_remove(&p->up_node.link);

@@ -40,6 +40,8 @@ enum sim_fault {
 };
 
 typedef void (*sim_trace_fn)(void *context, uint64_t now_ns, const char *line);
+/* A fault was injected at this NIC. Called under the world's lock: it may not call back. */
+typedef void (*sim_fault_fn)(void *context, enum sim_fault kind, uint32_t nic);
 
 /* Zero in a field means: no such limit, no such fault, no delay, or the default named. */
 struct sim_cfg {
@@ -61,6 +63,7 @@ struct sim_cfg {
 	uint32_t resend_ppm;    /* of the writes are applied twice */
 	uint32_t ctl_delay_ppm; /* of the messages are held up */
 	uint32_t refuse_ppm;    /* of the paths are refused */
+	uint32_t corrupt_ppm;   /* of the writes arrive with another key */
 
 	uint32_t post_depth;       /* 128 */
 	uint32_t ctl_depth;        /* messages under way on one ctl: 16; at least 4 */
@@ -72,6 +75,8 @@ struct sim_cfg {
 
 	sim_trace_fn trace; /* a line for each event; NULL: none */
 	void *trace_context;
+	sim_fault_fn on_fault; /* NULL: nobody listens */
+	void *fault_context;
 };
 
 /* Returns OK, E_INVAL (profile), E_NOMEM. cfg is copied; NULL: all defaults, in real time. */
@@ -99,12 +104,15 @@ void sim_set_post_depth(struct sim_world *w, uint32_t depth);
 /* --- faults now; NICs by their number, engines by their instance (16 bytes) --- */
 /* The next `count` writes posted on this NIC end so: SIM_LOSS_UNSENT, _UNKNOWN or _LANDED. */
 void sim_lose_next(struct sim_world *w, uint32_t nic, enum sim_fault kind, uint32_t count);
+/* The next `count` writes posted on this NIC arrive with another key, as of a broken peer. */
+void sim_corrupt_next(struct sim_world *w, uint32_t nic, uint32_t count);
 /* The next path to be joined on this NIC is refused. */
 void sim_refuse_next(struct sim_world *w, uint32_t nic);
 /* The process is gone with all its NICs: nothing leaves or reaches it any more, its own calls keep
  * working so that its memory can be freed. silent: peers are never told. */
 void sim_kill_engine(struct sim_world *w, const uint8_t *instance, bool silent);
-/* The NIC dies; its engine learns it at once, peers a little later or, if silent, never. */
+/* The NIC dies; its engine learns it at once, peers within notice_ns or, if silent, when their own
+ * hardware gives up (prov_args.peer_timeout_ms). */
 void sim_kill_nic(struct sim_world *w, uint32_t nic, bool silent);
 void sim_kill_nic_at(struct sim_world *w, uint32_t nic, uint64_t at_ns);
 /* Nothing reaches or leaves an engine until it is thawed; then everything held does. */

@@ -95,6 +95,14 @@ struct sim_path {
 	char text[PROV_TEXT_BYTES];
 };
 
+/* How the other end of a path learns that this one is gone. */
+enum sim_tell {
+	SIM_TELL_NONE,    /* never */
+	SIM_TELL_SOON,    /* as fast as the link */
+	SIM_TELL_NOTICE,  /* within notice_ns */
+	SIM_TELL_TIMEOUT, /* by its own hardware's time-out */
+};
+
 enum msg_kind { MSG_CONNECT, MSG_DATA, MSG_CLOSE };
 
 struct sim_msg {
@@ -143,9 +151,11 @@ struct sim_dev {
 	bool nic_dead;
 	bool frozen;
 	uint32_t post_depth;
+	uint64_t timeout_ns;   /* of the hardware's own */
 	uint32_t region_limit; /* 0: none */
 	uint32_t refuse_next;
 	uint32_t lose_next;
+	uint32_t corrupt_next;
 	enum sim_fault lose_kind;
 	uint64_t tx_free_ns; /* link rate: when the wire is free */
 	uint64_t locked_bytes;
@@ -153,6 +163,7 @@ struct sim_dev {
 	struct list returned; /* messages and paths handed out, freed at the next poll */
 	struct list closed;
 	bool armed;
+	bool nudged;         /* virtual time: to be polled though nothing is queued */
 	struct hash regions; /* key to sim_region */
 	struct sim_event death;
 	struct sim_node down_node;
@@ -263,9 +274,9 @@ void sim_path_close(struct prov_path *path);
 void sim_path_drop(struct sim_path *p); /* with its device */
 void sim_path_free(struct sim_path *p); /* after PATH_CLOSED */
 void sim_path_is_up(struct sim_path *p);
-/* This end fails now; text for people may be NULL. tell_peer: the other end follows. */
-void sim_path_fail(struct sim_path *p, wimm_status status, bool tell_peer, const char *text);
-void sim_path_sever(struct sim_path *p, bool tell_peer); /* its process is gone */
+/* This end fails now; text for people may be NULL. */
+void sim_path_fail(struct sim_path *p, wimm_status status, enum sim_tell tell, const char *text);
+void sim_path_sever(struct sim_path *p, enum sim_tell tell); /* its process is gone */
 struct sim_path *sim_path_find(struct sim_world *w, uint64_t id);
 
 /* --- wr.c --- */

@@ -136,7 +136,7 @@ static void event_run(struct sim_world *w, struct sim_event *ev)
 	case EV_PATH_FAIL: {
 		struct sim_path *p = ev->obj;
 
-		sim_path_fail(p, p->fail_status, false, NULL);
+		sim_path_fail(p, p->fail_status, SIM_TELL_NONE, NULL);
 		break;
 	}
 	case EV_MSG:
@@ -204,6 +204,8 @@ bool sim_world_chance(struct sim_world *w, uint32_t ppm)
 void sim_world_fault(struct sim_world *w, enum sim_fault kind, uint32_t nic)
 {
 	w->faults[kind]++;
+	if (w->cfg.on_fault)
+		w->cfg.on_fault(w->cfg.fault_context, kind, nic);
 	sim_world_trace(w, "fault at nic %u: %s", nic, sim_fault_name(kind));
 }
 

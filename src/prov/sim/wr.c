@@ -181,6 +181,18 @@ static enum sim_fate fate_draw(struct sim_world *w, struct sim_dev *d)
 	return fate;
 }
 
+/* The key that arrives at the receiver. */
+static uint64_t key_draw(struct sim_world *w, struct sim_dev *d, uint64_t key)
+{
+	bool corrupt = sim_world_chance(w, w->cfg.corrupt_ppm);
+
+	if (d->corrupt_next > 0) {
+		d->corrupt_next--;
+		corrupt = true;
+	}
+	return corrupt ? ~key : key;
+}
+
 /* When the wire has carried the request's bytes. */
 static uint64_t wire_ns(struct sim_world *w, struct sim_dev *d, uint64_t len_bytes)
 {
@@ -198,6 +210,7 @@ static void wr_launch(struct sim_world *w, struct sim_wr *r)
 	uint64_t base_ns = wire_ns(w, p->dev, r->wr.len_bytes);
 
 	r->fate = fate_draw(w, p->dev);
+	r->wr.remote_key = key_draw(w, p->dev, r->wr.remote_key);
 	if (w->late || r->fate == FATE_UNSENT || r->fate == FATE_UNKNOWN) {
 		uint64_t at_ns = base_ns + sim_world_delay(w);
 		bool accept = r->fate == FATE_OK || r->fate == FATE_LANDED;
@@ -253,7 +266,7 @@ static bool target_valid(struct sim_world *w, struct sim_path *t, const struct s
 		         t->dev->number, r->wr.len_bytes, r->wr.remote_addr, region->len_bytes,
 		         (uint64_t)(uintptr_t)region->addr);
 	sim_world_fault(w, SIM_BAD_KEY, t->dev->number);
-	sim_path_fail(t, WIMM_E_PROTOCOL, true, text);
+	sim_path_fail(t, WIMM_E_PROTOCOL, SIM_TELL_NOTICE, text);
 	return false;
 }
 
@@ -326,7 +339,8 @@ static void ack_run(struct sim_world *w, struct sim_wr *r)
 	if (r->fate == FATE_OK) {
 		wr_finish(r, WIMM_OK, 0);
 	} else if (w->ordered) {
-		sim_path_fail(r->path, WIMM_E_PATH_LOST, true, "a write was not acknowledged");
+		sim_path_fail(r->path, WIMM_E_PATH_LOST, SIM_TELL_NOTICE,
+		              "a write was not acknowledged");
 	} else {
 		pieces_drop(w, r);
 		wr_finish(r, WIMM_E_PATH_LOST, may_have_landed(w, r) ? PROV_CQE_SENT : 0);
@@ -402,10 +416,14 @@ static void cancel_one(struct sim_world *w, struct sim_wr *r)
 		wr_finish(r, WIMM_E_CANCELLED, PROV_CQE_SENT);
 	} else if (r->pieces_done > 0 && r->fate != FATE_UNKNOWN) {
 		cancel_half_sent(w, r);
+	} else if (r->pieces_done > 0) {
+		/* Its rest is lost on the way; with nobody left to tell, that costs the path. */
+		sim_path_fail(r->path, WIMM_E_PATH_LOST, SIM_TELL_NOTICE,
+		              "a cancelled write was lost on the way");
 	} else {
 		event_drop(w, r, &r->ack);
 		pieces_drop(w, r);
-		wr_finish(r, WIMM_E_CANCELLED, r->pieces_done > 0 ? PROV_CQE_SENT : 0);
+		wr_finish(r, WIMM_E_CANCELLED, 0);
 	}
 }
 
@@ -420,8 +438,11 @@ void sim_wr_cancel(struct prov_path *path, uint64_t token)
 	LIST_FOR_EACH(it, &p->wrs) {
 		struct sim_wr *r = LIST_ENTRY(it, struct sim_wr, link);
 
-		if (!w->cfg.no_cancel && r->wr.token == token)
-			cancel_one(w, r);
+		if (w->cfg.no_cancel || r->wr.token != token)
+			continue;
+		cancel_one(w, r);
+		if (p->failed)
+			break; /* and everything came back */
 	}
 	mutex_unlock(&w->lock);
 }

@@ -176,6 +176,23 @@ static void frozen_engine_neither_sends_nor_receives_until_thawed(void **state)
 	pair_close(&p);
 }
 
+static void corrupted_write_costs_its_path(void **state)
+{
+	/* Goal: a write whose key is changed on the way lands nowhere and takes its path along. */
+	static struct pair p;
+
+	(void)state;
+	pair_open_path(&p, &(struct sim_cfg){ 0 });
+	sim_corrupt_next(p.world, 1, 1);
+	pair_write(&p, 1, 0, 100, PROV_WR_IMM, 1);
+	pair_run(&p);
+	assert_int_equal(pair_done(&p, 1)->status, WIMM_E_PATH_LOST);
+	assert_int_equal(pair_find(&p, 1, PROV_PATH_DOWN)->status, WIMM_E_PROTOCOL);
+	assert_int_equal(sim_faults(p.world, SIM_BAD_KEY), 1);
+	assert_int_equal(p.dst[0], 0xee);
+	pair_close(&p);
+}
+
 static void settings_change_while_it_runs(void **state)
 {
 	/* Goal: each sim_set_ call has its effect on what comes after it. */
@@ -217,6 +234,7 @@ int main(void)
 		cmocka_unit_test(nic_death_is_told_at_once_here_and_later_over_there),
 		cmocka_unit_test(partition_holds_everything_until_healed),
 		cmocka_unit_test(frozen_engine_neither_sends_nor_receives_until_thawed),
+		cmocka_unit_test(corrupted_write_costs_its_path),
 		cmocka_unit_test(settings_change_while_it_runs),
 	};
 

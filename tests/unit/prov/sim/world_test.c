@@ -89,6 +89,9 @@ static void world_time_goes_only_where_it_is_sent(void **state)
 	pair_run_until(&p, start_ns + 19 * PAIR_US);
 	assert_int_equal(pair_count(&p, 0, PROV_DONE), 0);
 	assert_int_equal(sim_world_now_ns(p.world), start_ns + 19 * PAIR_US);
+	assert_int_equal(sim_world_next_ns(p.world), start_ns + 20 * PAIR_US);
+	assert_int_equal(p.ops->next_ns(p.side[0].dev), UINT64_MAX);
+	sim_world_advance(p.world, start_ns + 20 * PAIR_US);
 	assert_int_equal(p.ops->next_ns(p.side[0].dev), start_ns + 20 * PAIR_US);
 	pair_run_until(&p, start_ns + 20 * PAIR_US);
 	assert_int_equal(pair_count(&p, 0, PROV_DONE), 1);
