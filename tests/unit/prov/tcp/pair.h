@@ -52,6 +52,8 @@ struct pair {
 	const struct prov_ops *ops;
 	struct side a; /* dials, and mostly writes */
 	struct side b;
+	struct side a2; /* a second path between the same devices; no devices of their own */
+	struct side b2;
 };
 
 void side_open(struct side *s, const char *nic);
@@ -66,6 +68,8 @@ void pair_open(struct pair *p, const char *nic);
 void pair_open_devs(struct pair *p, const char *nic);
 /* (Re)join a path from a to b; both must be without. */
 void pair_join(struct pair *p);
+/* The same for a2 and b2, on the devices of a and b. */
+void pair_join_second(struct pair *p);
 void pair_close(struct pair *p);
 /* Poll both until cond holds; false at the deadline. */
 bool pair_until(struct pair *p, bool (*cond)(const struct pair *p));
@@ -76,6 +80,16 @@ void pair_await(struct pair *p, const bool *flag);
 void side_await(struct side *s, const bool *flag);
 /* Poll one side alone, n times. */
 void side_turns(struct side *s, uint32_t n);
+
+/* A plain connection to a device's port; blocking. */
+int raw_dial(const struct side *to);
+void raw_send(int fd, const void *data, size_t bytes);
+/* Poll `s` until the peer's socket has that many bytes, then read them. False: the end came. */
+bool raw_read(struct side *s, int fd, void *out, size_t bytes);
+/* Poll `s` until the plain socket sees the end of the stream (or a reset). */
+void raw_await_end(struct side *s, int fd);
+/* A path of b's whose other end is the plain socket that is returned; b is up. */
+int raw_path(struct pair *p);
 
 /* A write from a's memory to b's, same offset at both ends. */
 struct prov_wr pair_wr(const struct pair *p, uint64_t token, uint64_t src_off, uint64_t dst_off,
