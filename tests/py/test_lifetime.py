@@ -2,14 +2,16 @@
 """Opening, closing in every order and at every moment, forking and leaving the interpreter."""
 import gc
 import os
+import signal
 import subprocess
 import sys
 import threading
 import weakref
+from ctypes.util import find_library
 
 import pytest
 import wimm
-from conftest import ROOT, open_engine
+from conftest import LIBRARY, ROOT, open_engine
 from wimm import _calls
 
 WAIT = 20
@@ -274,7 +276,10 @@ def test_case_212_import_alone_exits_with_0(run_python):
 
 
 def test_case_212_nothing_is_loaded_twice_or_without_need(run_python):
-    """Goal: one libwimm, and no verbs, libfabric or CUDA for a provider that needs none."""
+    """Goal: one libwimm, and no verbs, libfabric or CUDA for a provider that needs none. Shows
+    something only where they are installed."""
+    if not find_library("ibverbs") or not find_library("fabric"):
+        pytest.skip("ibverbs-providers or libfabric1 is not installed")
     run_python(f"""import sys
 {USE}
 mapped = {{line.split()[-1] for line in open("/proc/self/maps") if ".so" in line}}
@@ -291,10 +296,48 @@ def test_exit_status_of_the_program_is_kept(run_python):
     assert done.stderr.strip().endswith("ValueError: mine")
 
 
+@pytest.mark.parametrize("waiting", [
+    "a.expect(7, 1).result()",
+    "a._lib = Full(a._lib); a.write(source, remote)",
+], ids=["for an operation", "for room in the queue"])
+def test_ctrl_c_ends_a_wait(waiting):
+    """Goal: a signal is served while Python waits, and the engine can be closed afterwards."""
+    code = f"""if True:
+    import sys
+    import wimm
+    wimm.use_library({str(LIBRARY)!r})
+    class Full:
+        def __init__(self, library):
+            self.library = library
+        def __getattr__(self, name):
+            if name == "wimm_submit_single_write":
+                return lambda *args: wimm.Status.AGAIN
+            return getattr(self.library, name)
+    with wimm.Engine("sim") as a:
+        source = a.register(bytearray(8))
+        remote = a.open_remote(source.desc)
+        try:
+            print("waiting", flush=True)
+            {waiting}
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+    """
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True,
+                               env={**os.environ, "PYTHONPATH": str(ROOT / "python")})
+    try:
+        assert process.stdout.readline() == "waiting\n"
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=WAIT)[0] == "interrupted\n"
+        assert process.returncode == 0
+    finally:
+        process.kill()
+
+
 def test_fork_child_is_refused_and_parent_goes_on(provider, run_python):
     """Goal: in the child each call fails with E_FORKED and leaving it is quiet; the parent's engine
     does not notice."""
-    done = run_python(f"""import os, sys
+    done = run_python(f"""import os, sys, warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # Python's own of 3.12 and later, at fork
 {USE}
 region, watcher, pending = a.register(bytearray(10)), a.watcher(print), a.expect(9, 1)
 with engine() as c:
