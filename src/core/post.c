@@ -262,6 +262,8 @@ static void done_failed(struct worker *w, struct path *path, struct op *op,
 
 	if (!op->aborted && p->state == PEER_DOWN)
 		op_fail(op, p->cause, peer_id(p), "%s", p->text);
+	else if (!op->aborted && p->ending_step != 0) /* the peer is going, not a path alone */
+		op_fail(op, p->ending_cause, peer_id(p), "%s", p->ending_text);
 	else if (!op->aborted) /* else its cause is known */
 		op_fail(op, c->status, peer_id(p), "path %" PRIu32 " (local NIC %" PRIu32 "): %s",
 		        path->index, path->nic,
