@@ -82,7 +82,8 @@ struct wimm_scatter {
 /** Write one slice. One immediate is counted, however the slice is split over NICs.
  *  on_done may be NULL; out_op (may be NULL) receives the operation's id.
  *  Returns: OK (accepted: settles exactly once), AGAIN (no room; nothing changed), E_INVAL, E_RANGE
- *  (either side, figures in wimm_last_error_text()), E_REVOKED, E_PEER_LOST, E_CLOSED, E_FORKED.
+ *  (either side, figures in wimm_last_error_text()), E_REVOKED, E_PEER_LOST, E_PEER_RESTARTED (the
+ *  text names both instances), E_CLOSED, E_FORKED.
  *  Thread: any, also callbacks (without WIMM_BLOCK).  Blocks: only with WIMM_BLOCK.
  *  Owns: the source bytes must not change, and stay registered, until the operation has settled. */
 WIMM_API WIMM_MUST_CHECK wimm_status wimm_submit_single_write(struct wimm_engine *engine,

@@ -35,10 +35,11 @@ wimm_status remote_usable(const struct wimm_engine *engine, const struct wimm_re
 		               r->region_slot, r->region_generation);
 		return WIMM_E_REVOKED;
 	case REMOTE_LOST:
-		error_text_set("peer %" PRIx64 ", which owns the region, is lost: reconnect with a "
-		               "new descriptor",
-		               r->peer_id);
-		return WIMM_E_PEER_LOST;
+		/* The peer stays while this handle is open, and its last words do not change. */
+		error_text_set("peer %" PRIx64 ", which owns the region, is lost: %s", r->peer_id,
+		               r->peer->text);
+		return r->peer->cause == WIMM_E_PEER_RESTARTED ? WIMM_E_PEER_RESTARTED
+		                                               : WIMM_E_PEER_LOST;
 	case REMOTE_FREE:
 		break;
 	}
