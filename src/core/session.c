@@ -146,7 +146,7 @@ void session_drop_ctl(struct worker *w, struct peer *p)
 		list_remove(&p->talk_link);
 	if (p->ctl != NULL)
 		session_ctl_drop(w, p->ctl,
-		                 p->cause == WIMM_E_CLOSED || p->cause == WIMM_E_VERSION ||
+		                 p->leaving || p->cause == WIMM_E_VERSION ||
 		                         p->cause == WIMM_E_PROTOCOL);
 	p->ctl = NULL;
 }
