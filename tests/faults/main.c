@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* faults PROVIDER[-PROFILE] NICS threads|driven GROUP...: runs groups of cases of faults against
+ * one configuration, on the contract suite's fixture. CASE=pattern in the environment picks. */
+#include "faults/puppet.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1
+#else
+#define SANITIZED 0
+#endif
+
+#define CASES_MAX 64
+
+#define GROUPS(X) X(death) X(ending) X(start)
+
+#define X(name) extern const struct contract_group group_##name;
+GROUPS(X)
+#undef X
+
+static const struct contract_group *const groups[] = {
+#define X(name) &group_##name,
+	GROUPS(X)
+#undef X
+};
+
+static bool applies(unsigned only)
+{
+	bool tcp = strcmp(cfg.provider, "tcp") == 0;
+
+	return !((only & ONLY_TCP && !tcp) || (only & ONLY_SIM && tcp) ||
+	         (only & ONLY_THREADS && cfg.driven) || (only & ONLY_DRIVEN && !cfg.driven) ||
+	         (only & ONLY_ONE_NIC && cfg.nics != 1) ||
+	         (only & ONLY_MANY_NICS && cfg.nics < 2) ||
+	         (only & ONLY_LONG && (test_scale() < 10 || SANITIZED)));
+}
+
+static int teardown(void **state)
+{
+	puppets_sweep();
+	return case_teardown(state);
+}
+
+static int run_group(const char *name)
+{
+	for (size_t g = 0; g < sizeof(groups) / sizeof(groups[0]); g++) {
+		struct CMUnitTest tests[CASES_MAX];
+		size_t n = 0;
+
+		if (strcmp(groups[g]->name, name) != 0)
+			continue;
+		for (size_t i = 0; i < groups[g]->count && n < CASES_MAX; i++) {
+			const struct contract_case *c = &groups[g]->cases[i];
+
+			if (applies(c->only))
+				tests[n++] = (struct CMUnitTest){ c->name, c->fn, case_setup,
+					                          teardown, NULL };
+		}
+		return _cmocka_run_group_tests(name, tests, n, NULL, NULL);
+	}
+	print_error("no group \"%s\"\n", name);
+	return 1;
+}
+
+int main(int argc, char **argv)
+{
+	int failed = puppet_main(argc, argv);
+	char *profile;
+
+	if (failed >= 0)
+		return failed;
+	if (argc < 5) {
+		print_error("usage: faults PROVIDER[-PROFILE] NICS threads|driven GROUP...\n");
+		return 2;
+	}
+	setenv("WIMM_LOG_LEVEL", "error", 0);
+	profile = strchr(argv[1], '-');
+	if (profile != NULL)
+		*profile++ = '\0';
+	cfg.provider = argv[1];
+	cfg.profile = profile != NULL ? profile : "efa";
+	cfg.nics = (uint32_t)strtoul(argv[2], NULL, 10);
+	cfg.driven = strcmp(argv[3], "driven") == 0;
+	if (getenv("CASE") != NULL)
+		cmocka_set_test_filter(getenv("CASE"));
+	failed = 0;
+	for (int i = 4; i < argc; i++)
+		failed += run_group(argv[i]);
+	return failed != 0;
+}
