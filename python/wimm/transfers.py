@@ -45,7 +45,7 @@ class Transfers:
     block     what to do when the queue is full: True waits for room, False raises Again; None
               waits, except inside a callback
     imm       the immediate, 0 to 2^32 - 1, or None for none
-    confirmed done only when the peer's engine has counted it
+    confirmed done only when the peer's engine has counted it; needs an immediate
     nic       index of the one local NIC to use
     """
 
