@@ -41,7 +41,7 @@ VENDORS = [
 ]
 # Calls that have one home: (pattern, where it is forbidden, where it is at home, what to use).
 HOMES = [
-    (r"\b(?:secure_)?getenv\s*\(", ("src/", "tools/"), ["src/base/config.c"],
+    (r"\b(?:secure_)?getenv\s*\(", ("src/", "tools/"), ["src/base/config.c", "tools/lib/ranks.c"],
      "a row of src/base/config_table.h"),
     (r"\b(?:malloc|calloc|realloc|free|strdup|posix_memalign|aligned_alloc)\s*\(", ("src/",),
      ["src/base/alloc.c"], "base/alloc.h"),
