@@ -261,7 +261,7 @@ wimm_status tcp_op_open(const struct prov_args *args, struct prov_caps *caps, st
 		return WIMM_E_NOMEM;
 	dev_init(dev);
 	read_limits(dev, args);
-	st = tcp_regions_init(&dev->regions, args->max_regions);
+	st = prov_regions_init(&dev->regions, args->max_regions);
 	if (st != WIMM_OK)
 		goto undo_dev;
 	dev->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
@@ -280,7 +280,7 @@ wimm_status tcp_op_open(const struct prov_args *args, struct prov_caps *caps, st
 undo_epoll:
 	(void)close(dev->epoll_fd);
 undo_regions:
-	tcp_regions_fini(&dev->regions);
+	prov_regions_fini(&dev->regions);
 undo_dev:
 	mem_free(dev);
 	return st;
@@ -331,6 +331,6 @@ void tcp_op_close(struct prov_dev *dev_)
 		tcp_conn_close(LIST_ENTRY(it, struct tcp_conn, obj.all));
 	free_dead(dev);
 	(void)close(dev->epoll_fd);
-	tcp_regions_fini(&dev->regions);
+	prov_regions_fini(&dev->regions);
 	mem_free(dev);
 }

@@ -10,8 +10,8 @@
 
 #include "base/list.h"
 #include "prov/prov.h"
+#include "prov/regions.h"
 #include "prov/tcp/addr.h"
-#include "prov/tcp/region.h"
 
 struct tcp_dev;
 
@@ -53,7 +53,7 @@ struct tcp_dev {
 	int epoll_fd;
 	int listen_fd;
 	/* Shared; see region.h. */
-	struct tcp_regions regions;
+	struct prov_regions regions;
 	/* Owned by the worker. */
 	_Alignas(64) uint64_t now_ns; /* of the last poll */
 	uint64_t next_timer_ns;       /* no timer is due earlier */

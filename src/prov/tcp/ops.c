@@ -18,8 +18,8 @@ static void op_addr(const struct prov_dev *dev, struct prov_addr *out)
 static wimm_status op_reg(struct prov_dev *dev, void *addr, uint64_t len_bytes, bool remote,
                           uint64_t core_key, uint64_t *out_key, struct prov_error *error)
 {
-	struct tcp_regions *regions = &((struct tcp_dev *)dev)->regions;
-	wimm_status st = tcp_regions_add(regions, addr, len_bytes, remote, core_key);
+	struct prov_regions *regions = &((struct tcp_dev *)dev)->regions;
+	wimm_status st = prov_regions_add(regions, addr, len_bytes, remote, core_key);
 
 	if (st == WIMM_OK) {
 		*out_key = core_key;
@@ -35,7 +35,7 @@ static wimm_status op_reg(struct prov_dev *dev, void *addr, uint64_t len_bytes, 
 
 static void op_dereg(struct prov_dev *dev, uint64_t key)
 {
-	tcp_regions_remove(&((struct tcp_dev *)dev)->regions, key);
+	prov_regions_remove(&((struct tcp_dev *)dev)->regions, key);
 }
 
 const struct prov_ops prov_tcp_ops = {

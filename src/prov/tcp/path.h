@@ -76,7 +76,7 @@ struct tcp_rx {
 	uint64_t off;  /* bytes of `done` that are there */
 	bool more;     /* the turn ended with bytes or events left */
 	uint64_t payload_left;
-	uint64_t removals;     /* tcp_regions_removals() when the ranges were last checked */
+	uint64_t removals;     /* prov_regions_removals() when the ranges were last checked */
 	uint64_t placed_total; /* work requests */
 	uint64_t acked_total;  /* of these the peer knows */
 	uint64_t unacked_bytes;

@@ -66,22 +66,22 @@ bool tcp_rx_report(struct tcp_path *path, struct tcp_emit *emit)
 /* Inside a stay: check what of the frame still lacks bytes. False: rejected. */
 static bool check_ranges(struct tcp_path *path)
 {
-	const struct tcp_regions *regions = &path->obj.dev->regions;
+	const struct prov_regions *regions = &path->obj.dev->regions;
 	struct tcp_rx *rx = &path->rx;
 
-	rx->removals = tcp_regions_removals(regions);
+	rx->removals = prov_regions_removals(regions);
 	for (uint32_t i = rx->done; i < rx->count; i++) {
 		const struct tcp_desc *desc = &rx->desc[i];
 		wimm_status st;
 
 		if (desc->len_bytes == 0)
 			continue; /* touches nothing, so it needs no key */
-		st = tcp_regions_check(regions, desc->key, desc->addr, desc->len_bytes);
+		st = prov_regions_check(regions, desc->key, desc->addr, desc->len_bytes);
 		if (st != WIMM_OK) {
 			char text[PROV_TEXT_BYTES];
 
-			tcp_regions_explain(regions, desc->key, desc->addr, desc->len_bytes, text,
-			                    sizeof(text));
+			prov_regions_explain(regions, desc->key, desc->addr, desc->len_bytes, text,
+			                     sizeof(text));
 			tcp_fail_set(&path->fail, st, 0, "%s", text);
 			return false;
 		}
@@ -165,12 +165,12 @@ static ssize_t place_from_socket(struct tcp_path *path)
 /* Place what can be placed now. > 0: something; 0: not now; -1: connection over; -2: rejected. */
 static ssize_t place(struct tcp_path *path)
 {
-	struct tcp_regions *regions = &path->obj.dev->regions;
+	struct prov_regions *regions = &path->obj.dev->regions;
 	struct tcp_rx *rx = &path->rx;
 	ssize_t got = 0;
 
-	tcp_regions_enter(regions);
-	if (rx->removals != tcp_regions_removals(regions) && !check_ranges(path)) {
+	prov_regions_enter(regions);
+	if (rx->removals != prov_regions_removals(regions) && !check_ranges(path)) {
 		got = -2;
 	} else if (rx->start < rx->end) {
 		got = rx->end - rx->start;
@@ -178,7 +178,7 @@ static ssize_t place(struct tcp_path *path)
 	} else if (path->conn->can_read) {
 		got = place_from_socket(path);
 	}
-	tcp_regions_leave(regions);
+	prov_regions_leave(regions);
 	return got;
 }
 
@@ -235,7 +235,7 @@ static bool told_error(struct tcp_path *path, const struct tcp_hdr *hdr, const u
 
 static bool begin_data(struct tcp_path *path, const struct tcp_hdr *hdr, const uint8_t *at)
 {
-	struct tcp_regions *regions = &path->obj.dev->regions;
+	struct prov_regions *regions = &path->obj.dev->regions;
 	struct tcp_rx *rx = &path->rx;
 	bool legal;
 
@@ -247,9 +247,9 @@ static bool begin_data(struct tcp_path *path, const struct tcp_hdr *hdr, const u
 	rx->off = 0;
 	rx->payload_left = hdr->value;
 	rx->prefetch = hdr->value / hdr->count < SMALL_WRITE_BYTES ? TCP_RX_BYTES : PREFETCH_BYTES;
-	tcp_regions_enter(regions);
+	prov_regions_enter(regions);
 	legal = check_ranges(path);
-	tcp_regions_leave(regions);
+	prov_regions_leave(regions);
 	if (!legal) {
 		rx->count = 0;
 		return reject(path);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "prov/tcp/region.h"
+#include "prov/regions.h"
 
 #include "base/alloc.h"
 #include "plat/thread.h"
@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-wimm_status tcp_regions_init(struct tcp_regions *r, uint32_t count)
+wimm_status prov_regions_init(struct prov_regions *r, uint32_t count)
 {
 	memset(r, 0, sizeof(*r));
 	r->slots = mem_calloc(count, sizeof(*r->slots));
@@ -18,17 +18,17 @@ wimm_status tcp_regions_init(struct tcp_regions *r, uint32_t count)
 	return WIMM_OK;
 }
 
-void tcp_regions_fini(struct tcp_regions *r)
+void prov_regions_fini(struct prov_regions *r)
 {
 	mem_free(r->slots);
 	r->slots = NULL;
 }
 
-wimm_status tcp_regions_add(struct tcp_regions *r, void *addr, uint64_t len_bytes, bool remote,
-                            uint64_t key)
+wimm_status prov_regions_add(struct prov_regions *r, void *addr, uint64_t len_bytes, bool remote,
+                             uint64_t key)
 {
 	uint32_t index = PROV_KEY_SLOT(key);
-	struct tcp_region *slot;
+	struct prov_region *slot;
 
 	if (PROV_KEY_GENERATION(key) == 0 || len_bytes == 0 ||
 	    len_bytes - 1 > UINT64_MAX - (uint64_t)(uintptr_t)addr)
@@ -41,12 +41,12 @@ wimm_status tcp_regions_add(struct tcp_regions *r, void *addr, uint64_t len_byte
 	slot->addr = addr;
 	slot->len_bytes = len_bytes;
 	slot->remote = remote;
-	/* [F] with [G] in tcp_regions_check(): the fields are there before the key is. */
+	/* [F] with [G] in prov_regions_check(): the fields are there before the key is. */
 	atomic_store_explicit(&slot->key, key, memory_order_release);
 	return WIMM_OK;
 }
 
-void tcp_regions_remove(struct tcp_regions *r, uint64_t key)
+void prov_regions_remove(struct prov_regions *r, uint64_t key)
 {
 	uint32_t index = PROV_KEY_SLOT(key);
 	uint64_t seen;
@@ -65,11 +65,11 @@ void tcp_regions_remove(struct tcp_regions *r, uint64_t key)
 		plat_thread_yield();
 }
 
-wimm_status tcp_regions_check(const struct tcp_regions *r, uint64_t key, uint64_t addr,
-                              uint64_t len_bytes)
+wimm_status prov_regions_check(const struct prov_regions *r, uint64_t key, uint64_t addr,
+                               uint64_t len_bytes)
 {
 	uint32_t index = PROV_KEY_SLOT(key);
-	const struct tcp_region *slot;
+	const struct prov_region *slot;
 	uint64_t offset;
 
 	if (index >= r->count || key == 0)
@@ -87,11 +87,11 @@ wimm_status tcp_regions_check(const struct tcp_regions *r, uint64_t key, uint64_
 	return WIMM_OK;
 }
 
-void tcp_regions_explain(const struct tcp_regions *r, uint64_t key, uint64_t addr,
-                         uint64_t len_bytes, char *text, size_t text_bytes)
+void prov_regions_explain(const struct prov_regions *r, uint64_t key, uint64_t addr,
+                          uint64_t len_bytes, char *text, size_t text_bytes)
 {
 	uint32_t index = PROV_KEY_SLOT(key);
-	const struct tcp_region *slot;
+	const struct prov_region *slot;
 	uint64_t now;
 
 	if (index >= r->count) {
