@@ -43,13 +43,18 @@
 	  "tcp: send and receive buffer asked of the kernel for a socket")                         \
 	X(TCP_USER_TIMEOUT_MS, "tcp_user_timeout_ms", "ms", INT, 0, 86400000, 0,                  \
 	  "tcp: how long sent bytes may stay unacknowledged before a connection counts as lost;"   \
-	  " 0 = as long as the peer time-out")
+	  " 0 = as long as the peer time-out")                                                     \
+	X(HOST_ANY_UID, "host_any_uid", "", BOOL, 0, 1, 0,                                         \
+	  "host: let processes of other users connect")
 
 /* Settings that are texts. X(ID, name, max_bytes with the final zero, default, help) */
 #define CONFIG_TEXT_BYTES 512
 #define CONFIG_TEXT_MAP(X)                                                                         \
 	X(PROVIDER, "provider", 32, "tcp",                                                         \
 	  "what moves the bytes of an engine that names no provider: tcp or sim")                  \
+	X(HOST_WAY, "host_way", 16, "auto",                                                        \
+	  "host: how bytes travel: auto (the fastest that the kernel allows), pull (the receiver"  \
+	  " fetches them) or ring (through the shared ring)")                                      \
 	X(NICS, "nics", CONFIG_TEXT_BYTES, "",                                                     \
 	  "NICs of an engine that names none, with commas between; for tcp local addresses;"       \
 	  " empty = all that are found")

@@ -6,6 +6,7 @@
 
 /* The tables that registry.c lists. */
 extern const struct prov_ops prov_tcp_ops;
+extern const struct prov_ops prov_host_ops;
 extern const struct prov_ops prov_sim_ops;
 
 #endif

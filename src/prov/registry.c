@@ -6,6 +6,7 @@
 /* A written list, not load-time constructors: static linking and the order stay predictable. */
 static const struct prov_ops *const providers[] = {
 	&prov_tcp_ops,
+	&prov_host_ops,
 	&prov_sim_ops,
 };
 

@@ -1,0 +1,381 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "prov/host/dev.h"
+
+#include "base/alloc.h"
+#include "base/config.h"
+#include "plat/clock.h"
+#include "plat/thread.h"
+#include "prov/host/conn.h"
+#include "prov/host/ctl.h"
+#include "prov/host/path.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+enum {
+	EVENTS_A_TURN = 64,
+	CLOSE_FLUSH_MS = 1000,
+	LOOK_NS = 20000, /* between two looks at the sockets while nobody sleeps */
+};
+
+void host_fail_set(struct host_fail *f, wimm_status status, int vendor_code, const char *fmt, ...)
+{
+	va_list args;
+
+	f->status = status;
+	f->vendor_code = (uint32_t)vendor_code;
+	va_start(args, fmt);
+	(void)vsnprintf(f->text, sizeof(f->text), fmt, args);
+	va_end(args);
+}
+
+void host_obj_init(struct host_obj *obj, struct host_dev *dev, enum host_obj_kind kind,
+                   struct list *all)
+{
+	*obj = (struct host_obj){ .dev = dev, .kind = kind };
+	list_init(&obj->ready);
+	list_init(&obj->timed);
+	list_init(&obj->all);
+	if (all)
+		list_push_back(all, &obj->all);
+}
+
+void host_obj_ready(struct host_obj *obj)
+{
+	if (!list_linked(&obj->ready))
+		list_push_back(&obj->dev->ready, &obj->ready);
+}
+
+void host_obj_timer(struct host_obj *obj, uint64_t after_ms)
+{
+	struct host_dev *dev = obj->dev;
+
+	host_obj_timer_off(obj);
+	obj->deadline_ns = clock_deadline_ns(clock_now_ns(), after_ms * CLOCK_NS_PER_MS);
+	list_push_back(&dev->timed, &obj->timed);
+	if (obj->deadline_ns < dev->next_timer_ns)
+		dev->next_timer_ns = obj->deadline_ns;
+}
+
+void host_obj_timer_off(struct host_obj *obj)
+{
+	list_remove(&obj->timed);
+	obj->expired = false;
+	if (list_empty(&obj->dev->timed))
+		obj->dev->next_timer_ns = CLOCK_NEVER_NS;
+}
+
+void host_obj_kill(struct host_obj *obj)
+{
+	host_obj_timer_off(obj);
+	list_remove(&obj->ready);
+	list_remove(&obj->all);
+	list_push_back(&obj->dev->dead, &obj->all);
+}
+
+static void free_dead(struct host_dev *dev)
+{
+	struct list *link;
+
+	while ((link = list_pop_front(&dev->dead)) != NULL) {
+		struct host_obj *obj = LIST_ENTRY(link, struct host_obj, all);
+
+		switch (obj->kind) {
+		case HOST_OBJ_CONN:
+			host_conn_free(obj);
+			break;
+		case HOST_OBJ_CTL:
+			host_ctl_free(obj);
+			break;
+		case HOST_OBJ_PATH:
+			host_path_free(obj);
+			break;
+		case HOST_OBJ_LISTENER:
+			break; /* part of the device */
+		}
+	}
+}
+
+static void run_timers(struct host_dev *dev)
+{
+	uint64_t next = CLOCK_NEVER_NS;
+
+	LIST_FOR_EACH(it, &dev->timed) {
+		struct host_obj *obj = LIST_ENTRY(it, struct host_obj, timed);
+
+		if (obj->deadline_ns > dev->now_ns) {
+			next = obj->deadline_ns < next ? obj->deadline_ns : next;
+			continue;
+		}
+		list_remove(&obj->timed);
+		obj->expired = true;
+		host_obj_ready(obj);
+	}
+	dev->next_timer_ns = next;
+}
+
+static void conn_event(struct host_conn *conn, uint32_t events)
+{
+	const uint32_t over = EPOLLERR | EPOLLHUP;
+
+	if (events & (EPOLLIN | EPOLLRDHUP | over))
+		conn->can_read = true;
+	if (events & (EPOLLOUT | over))
+		conn->can_write = true;
+	host_obj_ready(conn->owner ? conn->owner : &conn->obj);
+}
+
+static void look_at_sockets(struct host_dev *dev)
+{
+	struct epoll_event events[EVENTS_A_TURN];
+	int n = epoll_wait(dev->epoll_fd, events, EVENTS_A_TURN, 0);
+
+	dev->look_ns = dev->now_ns + LOOK_NS;
+	for (int i = 0; i < n; i++) {
+		struct host_obj *obj = events[i].data.ptr;
+
+		if (obj->kind == HOST_OBJ_LISTENER)
+			host_obj_ready(obj);
+		else
+			conn_event(LIST_ENTRY(obj, struct host_conn, obj), events[i].events);
+	}
+}
+
+static void look_at_rings(struct host_dev *dev)
+{
+	LIST_FOR_EACH(it, &dev->hot) {
+		struct host_path *path = LIST_ENTRY(it, struct host_path, hot);
+
+		if (host_path_hint(path))
+			host_obj_ready(&path->obj);
+	}
+}
+
+static void wake_up(struct host_dev *dev)
+{
+	LIST_FOR_EACH(it, &dev->hot)
+		host_path_awake(LIST_ENTRY(it, struct host_path, hot));
+	dev->armed = false;
+}
+
+static bool step(struct host_obj *obj, struct host_emit *emit)
+{
+	switch (obj->kind) {
+	case HOST_OBJ_LISTENER:
+		return host_listener_step(obj);
+	case HOST_OBJ_CONN:
+		return host_conn_step(obj);
+	case HOST_OBJ_CTL:
+		return host_ctl_step(obj, emit);
+	case HOST_OBJ_PATH:
+		return host_path_step(obj, emit);
+	}
+	return false;
+}
+
+uint32_t host_op_poll(struct prov_dev *dev_, uint64_t now_ns, struct prov_cqe *out, uint32_t max)
+{
+	struct host_dev *dev = (struct host_dev *)dev_;
+	struct host_emit emit = { .out = out, .max = max };
+	struct list turn;
+	struct list *link;
+
+	dev->now_ns = now_ns;
+	if (!list_empty(&dev->dead))
+		free_dead(dev);
+	if (dev->armed || now_ns >= dev->look_ns)
+		look_at_sockets(dev);
+	if (dev->armed)
+		wake_up(dev);
+	if (now_ns >= dev->next_timer_ns)
+		run_timers(dev);
+	look_at_rings(dev);
+	if (list_empty(&dev->ready))
+		return 0;
+	/* Each object once: what becomes ready meanwhile has its turn at the next poll. */
+	list_init(&turn);
+	list_splice_back(&turn, &dev->ready);
+	while (!host_emit_full(&emit) && (link = list_pop_front(&turn)) != NULL) {
+		struct host_obj *obj = LIST_ENTRY(link, struct host_obj, ready);
+
+		if (step(obj, &emit))
+			host_obj_ready(obj);
+	}
+	/* Those that had no turn come first next time. */
+	list_splice_back(&turn, &dev->ready);
+	list_splice_back(&dev->ready, &turn);
+	return emit.count;
+}
+
+uint64_t host_op_next_ns(const struct prov_dev *dev_)
+{
+	const struct host_dev *dev = (const struct host_dev *)dev_;
+
+	return list_empty(&dev->ready) ? dev->next_timer_ns : dev->now_ns;
+}
+
+int host_op_fd(const struct prov_dev *dev)
+{
+	return ((const struct host_dev *)dev)->epoll_fd;
+}
+
+bool host_op_arm(struct prov_dev *dev_)
+{
+	struct host_dev *dev = (struct host_dev *)dev_;
+
+	if (!list_empty(&dev->ready))
+		return false;
+	dev->armed = true; /* the next poll looks at the sockets, and tells the peers */
+	LIST_FOR_EACH(it, &dev->hot)
+		host_path_announce(LIST_ENTRY(it, struct host_path, hot));
+	LIST_FOR_EACH(it, &dev->hot) {
+		if (host_path_hint(LIST_ENTRY(it, struct host_path, hot)))
+			return false;
+	}
+	return true;
+}
+
+static void fill_caps(struct prov_caps *caps)
+{
+	*caps = (struct prov_caps){
+		.ordered = true,
+		.identifies_source = true,
+		.can_cancel = true,
+		.wait_fd = true,
+		.max_ctl_bytes = HOST_CTL_MAX_BYTES,
+		.post_depth = HOST_POST_DEPTH,
+		.max_write_bytes = UINT64_C(1) << 40,
+		.numa_node = -1,
+	};
+}
+
+static void dev_init(struct host_dev *dev)
+{
+	dev->now_ns = clock_now_ns();
+	dev->next_timer_ns = CLOCK_NEVER_NS;
+	dev->hello_timeout_ms = (uint32_t)config_get_u64(CFG_HELLO_TIMEOUT_MS);
+	dev->any_uid = config_get_bool(CFG_HOST_ANY_UID);
+	list_init(&dev->ready);
+	list_init(&dev->timed);
+	list_init(&dev->paths);
+	list_init(&dev->hot);
+	list_init(&dev->ctls);
+	list_init(&dev->hellos);
+	list_init(&dev->dead);
+	host_obj_init(&dev->listener, dev, HOST_OBJ_LISTENER, NULL);
+}
+
+static wimm_status open_name(struct host_dev *dev, const char *nic, struct prov_error *error)
+{
+	wimm_status st = host_name_of_nic(nic, &dev->name);
+
+	if (st == WIMM_E_PARSE)
+		(void)snprintf(error->text, sizeof(error->text),
+		               "host NIC \"%.60s\": \"any\", a number, or a name of at most %u "
+		               "letters, digits, '_', '-', '.'",
+		               nic, HOST_NAME_MAX_CHARS);
+	return st;
+}
+
+static wimm_status read_way(struct host_dev *dev, struct prov_error *error)
+{
+	static const char *const names[] = {
+		[HOST_WAY_AUTO] = "auto",
+		[HOST_WAY_PULL] = "pull",
+		[HOST_WAY_RING] = "ring",
+	};
+	char text[CONFIG_TEXT_BYTES];
+
+	config_get_text(CFG_HOST_WAY, text);
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		if (strcmp(names[i], text) == 0) {
+			dev->way = (uint8_t)i;
+			return WIMM_OK;
+		}
+	}
+	(void)snprintf(error->text, sizeof(error->text),
+	               "setting host_way is \"%.60s\": auto, pull or ring", text);
+	return WIMM_E_PARSE;
+}
+
+wimm_status host_op_open(const struct prov_args *args, struct prov_caps *caps,
+                         struct prov_dev **out, struct prov_error *error)
+{
+	struct host_dev *dev = mem_alloc_aligned(_Alignof(struct host_dev), sizeof(*dev));
+	wimm_status st;
+
+	*error = (struct prov_error){ 0 };
+	if (!dev)
+		return WIMM_E_NOMEM;
+	dev_init(dev);
+	st = open_name(dev, args->nic, error);
+	if (st == WIMM_OK)
+		st = read_way(dev, error);
+	if (st == WIMM_OK)
+		st = prov_regions_init(&dev->regions, args->max_regions);
+	if (st != WIMM_OK)
+		goto undo_dev;
+	dev->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+	if (dev->epoll_fd < 0) {
+		error->vendor_code = (uint32_t)errno;
+		(void)snprintf(error->text, sizeof(error->text), "host: epoll: %s",
+		               strerror(errno));
+		st = WIMM_E_SYSTEM;
+		goto undo_regions;
+	}
+	st = host_listen(dev, error);
+	if (st != WIMM_OK)
+		goto undo_epoll;
+	fill_caps(caps);
+	*out = (struct prov_dev *)dev;
+	return WIMM_OK;
+undo_epoll:
+	(void)close(dev->epoll_fd);
+undo_regions:
+	prov_regions_fini(&dev->regions);
+undo_dev:
+	mem_free(dev);
+	return st;
+}
+
+/* What ctl_close(flush) promised, for a second at most. */
+static void flush_rest(struct host_dev *dev)
+{
+	uint64_t deadline_ns = clock_now_ns() + CLOSE_FLUSH_MS * CLOCK_NS_PER_MS;
+	struct prov_cqe ignored[8];
+
+	while (!list_empty(&dev->ctls) && clock_now_ns() < deadline_ns) {
+		(void)host_op_poll((struct prov_dev *)dev, clock_now_ns(), ignored, 8);
+		plat_thread_yield();
+	}
+}
+
+void host_op_close(struct prov_dev *dev_)
+{
+	struct host_dev *dev = (struct host_dev *)dev_;
+
+	(void)epoll_ctl(dev->epoll_fd, EPOLL_CTL_DEL, dev->listen_fd, NULL);
+	(void)shutdown(dev->listen_fd, SHUT_RDWR); /* a forked child may hold it open */
+	(void)close(dev->listen_fd);
+	list_remove(&dev->listener.ready);
+	host_obj_timer_off(&dev->listener);
+	LIST_FOR_EACH(it, &dev->paths)
+		host_path_drop(LIST_ENTRY(it, struct host_obj, all));
+	LIST_FOR_EACH(it, &dev->hellos)
+		host_conn_close(LIST_ENTRY(it, struct host_conn, obj.all));
+	LIST_FOR_EACH(it, &dev->ctls) {
+		if (!host_ctl_draining(LIST_ENTRY(it, struct host_obj, all)))
+			host_ctl_drop(LIST_ENTRY(it, struct host_obj, all));
+	}
+	flush_rest(dev);
+	LIST_FOR_EACH(it, &dev->ctls)
+		host_ctl_drop(LIST_ENTRY(it, struct host_obj, all));
+	free_dead(dev);
+	(void)close(dev->epoll_fd);
+	prov_regions_fini(&dev->regions);
+	mem_free(dev);
+}

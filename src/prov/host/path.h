@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef PROV_HOST_PATH_H
+#define PROV_HOST_PATH_H
+
+/* A path: writes to and from one remote device through a shared area, and a connection that rings
+ * the bell and whose end is the path's end. path.c has its life, join.c how it starts and what is
+ * found out then, path_tx.c the sending half, path_rx.c the receiving half. */
+
+#include "prov/host/conn.h"
+#include "prov/host/ring.h"
+
+#define HOST_POST_DEPTH 1024u /* work requests in flight; a power of two */
+#define HOST_BATCH_MAX  64u   /* entries read ahead, and pulled with one system call */
+
+enum host_req_state {
+	HOST_REQ_QUEUED, /* its last entry is not in the ring */
+	HOST_REQ_SENT,   /* it is: the peer will count it as long as the path lives */
+	HOST_REQ_ACKED,
+	HOST_REQ_DROPPED, /* taken back: the peer never counts it */
+};
+
+enum host_req_cancel {
+	HOST_CANCEL_NONE,
+	HOST_CANCEL_DUE, /* PROV_DONE with E_CANCELLED to be reported */
+	HOST_CANCEL_TOLD,
+};
+
+struct host_req {
+	struct prov_wr wr;
+	uint8_t state;  /* enum host_req_state */
+	uint8_t cancel; /* enum host_req_cancel */
+	bool offered;   /* its entries are offers */
+	bool begun;     /* entries from first_pos on exist */
+	uint32_t first_pos;
+	uint32_t next_pos; /* behind its newest entry */
+};
+
+/* Queue positions run freely; head <= ack <= send <= tail. So do positions of entries. */
+struct host_tx {
+	struct host_req *ring;
+	struct host_lane *lane;
+	uint32_t head; /* oldest not yet reported */
+	uint32_t ack;  /* up to here all are acked or dropped */
+	uint32_t send; /* first whose last entry is not in the ring */
+	uint32_t tail;
+	uint64_t send_off; /* bytes of `send` that are in entries already */
+	uint32_t cancels_due;
+	uint32_t published; /* next entry */
+	uint32_t acked;     /* entries the peer has placed, as last seen and checked */
+	uint64_t bytes_head;
+	uint64_t bytes_tail;
+	uint64_t bytes_end[HOST_RING_ENTRIES]; /* bytes_tail behind each entry */
+};
+
+struct host_rx {
+	struct host_lane *lane;
+	uint32_t pos;   /* of entry[0] */
+	uint32_t count; /* entries read; [done, count) are not placed */
+	uint32_t done;
+	uint32_t told;   /* events of those below are handed out */
+	uint64_t off;    /* bytes of `done` that are there */
+	uint64_t bytes;  /* running positions in the byte ring: of what was read in entries, */
+	uint64_t placed; /* and of what was copied */
+	uint32_t acked;  /* what the peer has been told */
+	struct host_entry entry[HOST_BATCH_MAX];
+};
+
+/* How foreign memory is reached, found out when the path starts. */
+struct host_ways {
+	bool tx_offer;      /* the peer can fetch from this process */
+	int tx_offer_errno; /* why not; 0: it was not tried */
+	bool rx_offer;      /* this process can fetch from the peer */
+	int rx_offer_errno;
+};
+
+/* What the other process reads, to show that it can. In memory of our own, not shared. */
+struct host_probe {
+	uint8_t read_me[HOST_NONCE_BYTES];
+};
+
+enum host_join_state {
+	HOST_JOIN_NONE,
+	HOST_JOIN_DIALLING, /* the peer's queue is full */
+	HOST_JOIN_WAIT,     /* for the next packet of the joining */
+	HOST_JOIN_DONE,
+};
+
+struct host_path {
+	struct host_obj obj;
+	struct list hot;
+	struct host_conn *conn; /* NULL: not joined, or lost */
+	void *context;
+	struct host_name remote;
+	uint8_t token[HOST_TOKEN_BYTES]; /* passive: own; active: the peer's */
+	bool active;
+	bool remote_bad; /* path_open() was given a malformed address */
+	bool connect_called;
+	bool up;    /* PROV_PATH_UP is out */
+	bool ended; /* the connection has: what is in the ring still comes, to end_pos */
+	uint32_t end_pos;
+	bool failed; /* `fail` says how; nothing is sent or placed any more */
+	bool down_reported;
+	bool closing; /* path_close() was called */
+	bool bell_due;
+	uint8_t join;                    /* enum host_join_state */
+	bool echoed;                     /* what this side wrote through the area has come back */
+	uint8_t nonce[HOST_NONCE_BYTES]; /* that */
+	struct host_fail fail;
+	struct host_area *area; /* NULL: none */
+	struct host_ways ways;
+	struct host_probe probe;
+	struct host_tx tx;
+	struct host_rx rx;
+};
+
+static inline unsigned int host_path_side(const struct host_path *path)
+{
+	return path->active ? 0 : 1;
+}
+
+/* The passive path that waits for this token, NULL if none. */
+struct host_path *host_path_waiting(struct host_dev *dev, const uint8_t *token);
+void host_path_joined(struct host_path *path, struct host_conn *conn);
+bool host_path_step(struct host_obj *obj, struct host_emit *emit);
+void host_path_drop(struct host_obj *obj);
+void host_path_free(struct host_obj *obj);
+/* The path is over: `path->fail` is filled in already. */
+void host_path_lost(struct host_path *path);
+/* The peer broke the rules: tell it why, then as above. */
+void host_path_reject(struct host_path *path);
+/* Wake the peer if it sleeps: entries or acknowledgements are there. */
+void host_path_ring(struct host_path *path);
+/* Whether its ring has something for the worker; no system call. */
+bool host_path_hint(const struct host_path *path);
+/* Before sleeping: the peer rings from now on. And behind it. */
+void host_path_announce(struct host_path *path);
+void host_path_awake(struct host_path *path);
+
+/* --- join.c --- */
+/* Bring the two ends together. OK: both are ready. AGAIN: not yet. Else path->fail says why. */
+WIMM_MUST_CHECK wimm_status host_join_step(struct host_path *path);
+void host_join_fini(struct host_path *path);
+
+/* --- path_tx.c --- */
+/* Put what is queued into the ring. */
+void host_tx_step(struct host_path *path);
+/* Look how far the peer is. False: it lies. */
+bool host_tx_acks(struct host_path *path);
+/* The path is over: take back what can be. */
+void host_tx_abandon(struct host_path *path);
+/* Report what has ended. False: the caller's array is full. */
+bool host_tx_report(struct host_path *path, struct host_emit *emit);
+/* After path_close(): report everything that is left as lost. False: full. */
+bool host_tx_report_lost(struct host_path *path, struct host_emit *emit);
+
+/* --- path_rx.c --- */
+/* Read, place and report. True: there is more. */
+bool host_rx_step(struct host_path *path, struct host_emit *emit);
+/* Report what has been placed. False: full. */
+bool host_rx_report(struct host_path *path, struct host_emit *emit);
+
+/* The ops' entries. */
+struct prov_path *host_op_path_open(struct prov_dev *dev, const struct prov_addr *remote,
+                                    bool active, void *context, struct prov_offer *out);
+void host_op_path_connect(struct prov_path *path, const struct prov_offer *remote);
+void host_op_path_close(struct prov_path *path);
+uint32_t host_op_post(struct prov_path *path, const struct prov_wr *wr, uint32_t n);
+void host_op_cancel(struct prov_path *path, uint64_t token);
+
+#endif

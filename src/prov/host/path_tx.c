@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "prov/host/path.h"
+
+#include "base/assert.h"
+
+#include <string.h>
+
+_Static_assert((HOST_POST_DEPTH & (HOST_POST_DEPTH - 1)) == 0, "the queue is masked");
+_Static_assert((HOST_RING_ENTRIES & (HOST_RING_ENTRIES - 1)) == 0, "the ring is masked");
+_Static_assert((HOST_RING_BYTES & (HOST_RING_BYTES - 1)) == 0, "the bytes are masked");
+_Static_assert(HOST_ENTRY_IMM == PROV_WR_IMM && HOST_ENTRY_PART == PROV_WR_PART,
+               "flags travel as they are posted");
+
+enum {
+	OFFER_MIN_BYTES = 8192, /* below, copying twice is faster than a system call */
+	PIECE_MIN_BYTES = 4096, /* do not cut finer because the byte ring is nearly full */
+};
+
+static struct host_req *req_at(struct host_tx *tx, uint32_t pos)
+{
+	return &tx->ring[pos & (HOST_POST_DEPTH - 1)];
+}
+
+uint32_t host_op_post(struct prov_path *path_, const struct prov_wr *wr, uint32_t n)
+{
+	struct host_path *path = (struct host_path *)path_;
+	struct host_tx *tx = &path->tx;
+	uint32_t room = HOST_POST_DEPTH - (tx->tail - tx->head);
+
+	if (!path->up || path->failed || path->ended)
+		return 0;
+	if (n > room)
+		n = room;
+	for (uint32_t i = 0; i < n; i++) {
+		struct host_req *req = req_at(tx, tx->tail + i);
+
+		req->wr = wr[i];
+		req->state = HOST_REQ_QUEUED;
+		req->cancel = HOST_CANCEL_NONE;
+		req->begun = false;
+	}
+	tx->tail += n;
+	host_tx_step(path);
+	if (path->bell_due)
+		host_path_ring(path);
+	return n;
+}
+
+/* Step over what was cancelled, and what has been placed. */
+static void advance(struct host_tx *tx)
+{
+	while (tx->send != tx->tail && req_at(tx, tx->send)->state == HOST_REQ_DROPPED) {
+		tx->send++;
+		tx->send_off = 0;
+	}
+	for (; tx->ack != tx->send; tx->ack++) {
+		struct host_req *req = req_at(tx, tx->ack);
+
+		if (req->state == HOST_REQ_DROPPED)
+			continue;
+		DASSERT(req->state == HOST_REQ_SENT);
+		if ((int32_t)(tx->acked - req->next_pos) < 0)
+			return;
+		req->state = HOST_REQ_ACKED;
+	}
+}
+
+bool host_tx_acks(struct host_path *path)
+{
+	struct host_tx *tx = &path->tx;
+	/* [F] with [G] in path_rx.c: what the peer read of the byte ring it has read. */
+	uint32_t acked = (uint32_t)atomic_load_explicit(&tx->lane->acked, memory_order_acquire);
+
+	if (acked == tx->acked)
+		return true;
+	if (acked - tx->acked > tx->published - tx->acked)
+		return false;
+	tx->acked = acked;
+	tx->bytes_head = tx->bytes_end[(acked - 1) & (HOST_RING_ENTRIES - 1)];
+	advance(tx);
+	return true;
+}
+
+static void publish(struct host_path *path, struct host_req *req, struct host_entry *e)
+{
+	struct host_tx *tx = &path->tx;
+	uint64_t off = tx->send_off;
+
+	e->addr = req->wr.remote_addr + off;
+	e->key = req->wr.remote_key;
+	if (off + e->len_bytes == req->wr.len_bytes) {
+		e->flags = HOST_ENTRY_LAST | (req->wr.flags & (HOST_ENTRY_IMM | HOST_ENTRY_PART));
+		e->imm = req->wr.imm;
+		e->op_seq = req->wr.op_seq;
+		e->parts = req->wr.parts;
+	}
+	if (!req->begun) {
+		req->begun = true;
+		req->first_pos = tx->published;
+	}
+	host_slot_put(host_slot_at(tx->lane, tx->published), tx->published, e);
+	tx->bytes_end[tx->published & (HOST_RING_ENTRIES - 1)] = tx->bytes_tail;
+	tx->published++;
+	req->next_pos = tx->published;
+	path->bell_due = true;
+	if (e->flags & HOST_ENTRY_LAST) {
+		req->state = HOST_REQ_SENT;
+		tx->send++;
+		tx->send_off = 0;
+	} else {
+		tx->send_off = off + e->len_bytes;
+	}
+}
+
+/* The bytes into the byte ring. False: no room now. */
+static bool put_slot(struct host_path *path, struct host_req *req)
+{
+	struct host_tx *tx = &path->tx;
+	uint64_t at = tx->bytes_tail & (HOST_RING_BYTES - 1);
+	uint64_t room = HOST_RING_BYTES - (tx->bytes_tail - tx->bytes_head);
+	uint64_t len = req->wr.len_bytes - tx->send_off;
+	struct host_entry e = { .kind = HOST_ENTRY_SLOT, .src = tx->bytes_tail };
+
+	if (len > HOST_PIECE_BYTES)
+		len = HOST_PIECE_BYTES;
+	if (len > HOST_RING_BYTES - at)
+		len = HOST_RING_BYTES - at;
+	if (len > room) {
+		if (room < PIECE_MIN_BYTES)
+			return false;
+		len = room;
+	}
+	memcpy(tx->lane->bytes + at, (const uint8_t *)req->wr.src + tx->send_off, len);
+	e.len_bytes = (uint32_t)len;
+	tx->bytes_tail += len;
+	publish(path, req, &e);
+	return true;
+}
+
+static void put_inline(struct host_path *path, struct host_req *req)
+{
+	struct host_entry e = { .kind = HOST_ENTRY_INLINE,
+		                .len_bytes = (uint32_t)req->wr.len_bytes };
+
+	if (e.len_bytes > 0)
+		memcpy(e.inlined, req->wr.src, e.len_bytes);
+	publish(path, req, &e);
+}
+
+static void put_offer(struct host_path *path, struct host_req *req)
+{
+	uint64_t len = req->wr.len_bytes - path->tx.send_off;
+	struct host_entry e = {
+		.kind = HOST_ENTRY_OFFER,
+		.len_bytes = len < HOST_OFFER_BYTES ? (uint32_t)len : HOST_OFFER_BYTES,
+		.src = (uint64_t)(uintptr_t)req->wr.src + path->tx.send_off,
+	};
+
+	publish(path, req, &e);
+}
+
+/* One entry. False: no room now. */
+static bool put_next(struct host_path *path)
+{
+	struct host_tx *tx = &path->tx;
+	struct host_req *req = req_at(tx, tx->send);
+
+	if (tx->published - tx->acked == HOST_RING_ENTRIES)
+		return false;
+	if (!req->begun)
+		req->offered = path->ways.tx_offer && req->wr.len_bytes >= OFFER_MIN_BYTES;
+	if (req->wr.len_bytes <= HOST_INLINE_BYTES)
+		put_inline(path, req);
+	else if (req->offered)
+		put_offer(path, req);
+	else
+		return put_slot(path, req);
+	return true;
+}
+
+void host_tx_step(struct host_path *path)
+{
+	struct host_tx *tx = &path->tx;
+
+	while (tx->send != tx->tail) {
+		if (req_at(tx, tx->send)->state == HOST_REQ_DROPPED) {
+			tx->send++;
+			tx->send_off = 0;
+		} else if (!put_next(path)) {
+			return;
+		}
+	}
+}
+
+static bool report(struct host_path *path, struct host_emit *emit, const struct host_req *req,
+                   wimm_status status, uint32_t flags)
+{
+	struct prov_cqe *cqe = host_emit_last(emit, PROV_DONE, path->context);
+
+	if (cqe && cqe->token == req->wr.token && cqe->status == status && cqe->flags == flags) {
+		cqe->count++;
+		return true;
+	}
+	if (host_emit_full(emit))
+		return false;
+	cqe = host_emit_next(emit, PROV_DONE, path->context);
+	cqe->status = status;
+	cqe->token = req->wr.token;
+	cqe->flags = flags;
+	cqe->count = 1;
+	return true;
+}
+
+static uint32_t sent_flag(const struct host_req *req)
+{
+	return req->state == HOST_REQ_SENT ? PROV_CQE_SENT : 0;
+}
+
+static bool report_cancels(struct host_path *path, struct host_emit *emit)
+{
+	struct host_tx *tx = &path->tx;
+
+	for (uint32_t pos = tx->head; tx->cancels_due > 0 && pos != tx->tail; pos++) {
+		struct host_req *req = req_at(tx, pos);
+
+		if (req->cancel != HOST_CANCEL_DUE)
+			continue;
+		/* It may have been placed since: then it is counted over there. */
+		if (!report(path, emit, req, WIMM_E_CANCELLED,
+		            req->state == HOST_REQ_DROPPED ? 0 : PROV_CQE_SENT))
+			return false;
+		req->cancel = HOST_CANCEL_TOLD;
+		tx->cancels_due--;
+	}
+	return true;
+}
+
+bool host_tx_report(struct host_path *path, struct host_emit *emit)
+{
+	struct host_tx *tx = &path->tx;
+
+	if (tx->cancels_due > 0 && !report_cancels(path, emit))
+		return false;
+	for (; tx->head != tx->ack; tx->head++) {
+		struct host_req *req = req_at(tx, tx->head);
+
+		if (req->cancel == HOST_CANCEL_NONE && !report(path, emit, req, WIMM_OK, 0))
+			return false;
+	}
+	return true;
+}
+
+bool host_tx_report_lost(struct host_path *path, struct host_emit *emit)
+{
+	struct host_tx *tx = &path->tx;
+
+	for (; tx->head != tx->tail; tx->ack = ++tx->head) {
+		struct host_req *req = req_at(tx, tx->head);
+
+		if (req->cancel == HOST_CANCEL_NONE &&
+		    !report(path, emit, req, WIMM_E_PATH_LOST, sent_flag(req)))
+			return false;
+	}
+	return true;
+}
+
+/* Take back its offers. Whether the last of them was: then it is never counted. */
+static bool withdraw(struct host_tx *tx, const struct host_req *req)
+{
+	bool last = false;
+
+	for (uint32_t pos = req->first_pos; pos != req->next_pos; pos++) {
+		/* Entries acked already may have been used again, by our own later ones. */
+		last = (int32_t)(pos - tx->acked) >= 0 &&
+		       host_slot_withdraw(host_slot_at(tx->lane, pos), pos);
+	}
+	return last;
+}
+
+/* Its source is not read any more after this. */
+static void take_back(struct host_tx *tx, struct host_req *req)
+{
+	bool withdrawn = req->begun && req->offered && withdraw(tx, req);
+
+	if (req->state == HOST_REQ_QUEUED || withdrawn)
+		req->state = HOST_REQ_DROPPED;
+}
+
+void host_op_cancel(struct prov_path *path_, uint64_t token)
+{
+	struct host_path *path = (struct host_path *)path_;
+	struct host_tx *tx = &path->tx;
+
+	if (path->failed)
+		return; /* all comes back anyway */
+	for (uint32_t pos = tx->head; pos != tx->tail; pos++) {
+		struct host_req *req = req_at(tx, pos);
+
+		if (req->wr.token != token || req->cancel != HOST_CANCEL_NONE ||
+		    req->state == HOST_REQ_ACKED)
+			continue;
+		take_back(tx, req);
+		req->cancel = HOST_CANCEL_DUE;
+		tx->cancels_due++;
+		host_obj_ready(&path->obj);
+	}
+	advance(tx);
+}
+
+void host_tx_abandon(struct host_path *path)
+{
+	struct host_tx *tx = &path->tx;
+
+	if (!path->area || tx->head == tx->tail)
+		return;
+	/* What has been placed until now is done; a peer that lies about it is over anyway. */
+	(void)host_tx_acks(path);
+	for (uint32_t pos = tx->ack; pos != tx->tail; pos++) {
+		struct host_req *req = req_at(tx, pos);
+
+		if (req->state == HOST_REQ_QUEUED || req->state == HOST_REQ_SENT)
+			take_back(tx, req);
+	}
+}
