@@ -22,6 +22,7 @@ static void fill_hello(struct worker *w, struct wire_msg *m, enum wire_type type
 	m->u.hello.heartbeat_ms = (uint32_t)(w->heartbeat_ns / CLOCK_NS_PER_MS);
 	m->u.hello.peer_timeout_ms = (uint32_t)(w->peer_timeout_ns / CLOCK_NS_PER_MS);
 	m->u.hello.max_msg_bytes = w->max_msg_bytes;
+	m->u.hello.attempt = w->hello_attempt;
 	m->u.hello.self = w->engine->self;
 }
 
@@ -43,6 +44,7 @@ static bool dial(struct worker *w, struct peer *p)
 		c->peer = p;
 		p->ctl = c;
 		p->nonce = worker_random(w) | 1;
+		w->hello_attempt++;
 		fill_hello(w, &m, WIRE_HELLO, p->nonce);
 		if (p->instance_known)
 			memcpy(m.u.hello.target, p->addr.instance, WIMM_INSTANCE_BYTES);
@@ -77,6 +79,7 @@ static void learn_hello(struct worker *w, struct peer *p, const struct wire_msg 
 	p->instance_known = true;
 	p->progress_mode = m->u.hello.progress_mode;
 	p->max_msg_bytes = m->u.hello.max_msg_bytes;
+	p->attempt = m->u.hello.attempt;
 	p->timeout_ns = w->peer_timeout_ns > theirs ? w->peer_timeout_ns : theirs;
 	if (p->progress_mode == WIMM_PROGRESS_CALLER)
 		p->timeout_ns *= 4; /* it answers only when its program calls */
@@ -153,8 +156,9 @@ static struct peer *hello_peer(struct worker *w, struct ctl *c, const struct wir
 		p->initiator = false;
 		return p;
 	}
-	if (p != NULL && !targeted) {
-		refuse(w, c, m, WIMM_AGAIN); /* a session stands already */
+	if (p != NULL && (!targeted || m->u.hello.attempt <= p->attempt)) {
+		/* A session stands already; a hello from before it was held up on the way. */
+		refuse(w, c, m, WIMM_AGAIN);
 		return NULL;
 	}
 	if (p != NULL)

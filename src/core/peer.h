@@ -95,6 +95,7 @@ struct peer {
 	uint64_t last_rx_ns;
 	uint64_t last_tx_ns;
 	uint64_t timeout_ns;
+	uint64_t attempt; /* the peer's hellos up to this one are out of date */
 	uint32_t max_msg_bytes;
 	uint32_t path_count;
 	uint32_t paths_up;

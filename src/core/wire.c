@@ -121,6 +121,7 @@ static bool put_hello(struct bw *w, const struct wire_msg *m)
 	bw_u32(w, m->u.hello.heartbeat_ms);
 	bw_u32(w, m->u.hello.peer_timeout_ms);
 	bw_u32(w, m->u.hello.max_msg_bytes);
+	bw_u64(w, m->u.hello.attempt);
 	return wire_put_sized_addr(w, &m->u.hello.self) &&
 	       put_offers(w, m->u.hello.offer, m->u.hello.path_count);
 }
@@ -137,6 +138,7 @@ static bool get_hello(struct br *r, struct wire_msg *m)
 	m->u.hello.heartbeat_ms = br_u32(r);
 	m->u.hello.peer_timeout_ms = br_u32(r);
 	m->u.hello.max_msg_bytes = br_u32(r);
+	m->u.hello.attempt = br_u64(r);
 	return wire_get_sized_addr(r, &m->u.hello.self) &&
 	       get_offers(r, m->u.hello.offer, &m->u.hello.path_count);
 }

@@ -80,6 +80,8 @@ struct wire_msg {
 			uint32_t heartbeat_ms;
 			uint32_t peer_timeout_ms;
 			uint32_t max_msg_bytes;
+			uint64_t attempt; /* HELLO: grows with each that an instance sends;
+					   * ACK: of the last that its sender sent */
 			uint32_t path_count;   /* ACK that says OK: 1..WIRE_MAX_PATHS; else 0.. */
 			struct wire_addr self; /* instance never zero */
 			struct prov_offer offer[WIRE_MAX_PATHS]; /* ACK */

@@ -93,6 +93,7 @@ struct worker {
 	uint64_t scan_ns;         /* when peers are looked at next */
 	uint64_t step;            /* turns taken */
 	bool polled_out;          /* the last poll of every NIC left nothing behind */
+	uint64_t hello_attempt; /* hellos sent */
 	uint64_t next_id;         /* retire and confirm requests */
 	struct rng rng;           /* nonces; seeded by the environment */
 	uint64_t pause_ns;        /* of a worker that cannot sleep on a descriptor */

@@ -70,6 +70,7 @@ static void sample_hello(uint32_t variant, struct wire_msg *m)
 	m->u.hello.heartbeat_ms = 500;
 	m->u.hello.peer_timeout_ms = 3000;
 	m->u.hello.max_msg_bytes = 65536;
+	m->u.hello.attempt = 0x0123456789abcdef;
 	wire_sample_addr(variant, &m->u.hello.self);
 	if (m->type == WIRE_HELLO_ACK && variant == 2)
 		m->u.hello.status = WIMM_E_PEER_REFUSED;
