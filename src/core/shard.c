@@ -112,9 +112,19 @@ bool shard_plan(struct worker *w, struct peer *p, struct leg *leg)
 	return true;
 }
 
+/* Requests that share one immediate stay where they were planned: on an ordered path the last one
+ * counts for all before it. */
 bool shard_any_path(const struct leg *leg)
 {
-	return leg->parts <= 1 && (leg->op->flags & WIMM_PIN_NIC) == 0;
+	const struct op *op = leg->op;
+
+	if ((op->flags & WIMM_PIN_NIC) != 0)
+		return false;
+	if ((op->flags & WIMM_IMM) == 0)
+		return true;
+	if (op->kind == OP_PAGED)
+		return (op->flags & WIMM_IMM_ONCE) == 0 || leg->end <= 1;
+	return leg->end <= 1;
 }
 
 struct path *shard_next(struct peer *p, const struct leg *leg, uint32_t max, uint32_t *out_count)
