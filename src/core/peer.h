@@ -36,6 +36,7 @@ struct path {
 	uint32_t remote_nic;
 	uint32_t seq; /* which life of this path */
 	uint32_t outstanding;
+	bool full; /* it took less than it was offered: who waits for it goes first */
 	uint64_t posted_marks; /* requests posted that the receiver counts */
 	uint64_t seen_marks;   /* the same, received */
 };

@@ -88,16 +88,17 @@ static void peer_ready(struct worker *w, struct peer *p)
 	list_push_back(&w->ready, &p->ready_link);
 }
 
-static void account(struct worker *w, struct path *path, struct leg *leg, const struct prov_wr *wr,
+static void account(struct worker *w, struct path *path, struct leg *leg, uint32_t count,
                     uint32_t taken)
 {
 	struct op *op = leg->op;
 	uint32_t marks = 0;
 
 	for (uint32_t k = 0; k < taken; k++)
-		marks += wr[k].flags != 0;
+		marks += w->wr[k].flags != 0;
 	if (op->post_ns == 0 && taken != 0)
 		op->post_ns = w->now_ns;
+	path->full = taken < count;
 	leg->next += taken;
 	if (taken != 0)
 		leg->used |= 1u << path->index;
@@ -121,7 +122,7 @@ static uint32_t post_elsewhere(struct worker *w, struct peer *p, struct leg *leg
 			continue;
 		shard_fill(w, leg, path, w->wr, count);
 		taken = w->prov->post(path->prov, w->wr, count);
-		account(w, path, leg, w->wr, taken);
+		account(w, path, leg, count, taken);
 		if (taken != 0)
 			return taken;
 	}
@@ -145,7 +146,7 @@ static bool leg_post(struct worker *w, struct peer *p, struct leg *leg, uint32_t
 		if (path->state == PATH_UP) {
 			shard_fill(w, leg, path, w->wr, count);
 			taken = w->prov->post(path->prov, w->wr, count);
-			account(w, path, leg, w->wr, taken);
+			account(w, path, leg, count, taken);
 		} else if (!shard_any_path(leg)) {
 			post_fail_leg(w, leg, WIMM_E_NIC_LOST,
 			              "a NIC path of a split or pinned write was lost");
@@ -177,7 +178,7 @@ static bool leg_finish(struct worker *w, struct leg *leg)
 void post_leg_ready(struct worker *w, struct leg *leg, bool at_once)
 {
 	struct peer *p = leg->dst->peer;
-	uint32_t posted;
+	uint32_t posted, count;
 
 	DASSERT(p->state == PEER_UP);
 	if (p->ending_step == 0 && leg->path_count == 0 && !shard_plan(w, p, leg)) {
@@ -187,8 +188,9 @@ void post_leg_ready(struct worker *w, struct leg *leg, bool at_once)
 	leg->state = LEG_PENDING;
 	STAT_ADD(w, pending_legs, 1);
 	list_push_back(&p->pending, &leg->link);
-	/* The first request of a new operation goes out at once, even when others wait. */
-	if (at_once && !p->hold && p->ending_step == 0) {
+	/* The first request of a new operation goes out at once, even when others wait for their
+	 * turn; where they wait for room it queues up behind them. */
+	if (at_once && !p->hold && p->ending_step == 0 && !shard_next(p, leg, 1, &count)->full) {
 		if (!leg_post(w, p, leg, 1, &posted) || leg_finish(w, leg))
 			return;
 	}
