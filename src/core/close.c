@@ -8,6 +8,8 @@
 /* For what is open to settle, and for peers to hear the goodbye. */
 #define CLOSE_WAIT_NS   (2 * CLOCK_NS_PER_S)
 #define CLOSE_LINGER_NS (50 * CLOCK_NS_PER_MS)
+/* Turns without anything to do after which a caller-driven engine has no more for now. */
+#define IDLE_TURNS 4
 
 static void cancel_all(struct worker *w, void *arg)
 {
@@ -72,18 +74,30 @@ static void look_fenced(struct worker *w, void *arg)
 static void run_until(struct wimm_engine *engine, void (*look)(struct worker *w, void *arg),
                       uint64_t max_ns)
 {
-	uint64_t end = clock_deadline_ns(clock_now_ns(), max_ns);
+	uint64_t now = engine_now_ns(engine);
+	uint64_t end = clock_deadline_ns(now, max_ns);
 	struct worker *w = &engine->worker;
+	uint64_t last;
+	uint32_t idle = 0;
 
 	for (;;) {
 		bool yes = false;
 
 		if (!w->own_threads) {
-			(void)worker_step(w, engine_now_ns(engine));
-			(void)deliver_run(engine, UINT32_MAX);
+			bool busy = worker_step(w, now);
+
+			busy = deliver_run(engine, UINT32_MAX) != 0 || busy;
+			idle = busy ? 0 : idle + 1;
 		}
 		worker_call(w, look, &yes);
-		if (yes || clock_now_ns() >= end)
+		if (yes || now >= end)
+			return;
+		last = now;
+		now = engine_now_ns(engine);
+		if (now != last)
+			idle = 0;
+		/* A clock from outside that stands still: nothing comes by waiting. */
+		if (engine->env.now_ns != NULL && idle >= IDLE_TURNS)
 			return;
 		plat_thread_yield();
 	}
