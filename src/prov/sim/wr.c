@@ -274,6 +274,12 @@ static void wr_land(struct sim_world *w, struct sim_wr *r, struct sim_path *t)
 {
 	r->landed = true;
 	list_remove(&r->accepted_link);
+	sim_world_trace(w, "nic %u: %u bytes from nic %u in place, %s%#x", t->dev->number,
+	                (uint32_t)r->wr.len_bytes, t->peer_nic,
+	                r->wr.flags & PROV_WR_IMM    ? "imm "
+	                : r->wr.flags & PROV_WR_PART ? "part of imm "
+	                                             : "not told, ",
+	                r->wr.imm);
 	if (r->wr.flags & (PROV_WR_IMM | PROV_WR_PART)) {
 		r->target = t;
 		r->refs++;
