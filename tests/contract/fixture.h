@@ -15,7 +15,7 @@
 
 /* The configuration of this run, from the command line. */
 struct contract_cfg {
-	const char *provider; /* "tcp" or "sim" */
+	const char *provider; /* "tcp", "host" or "sim" */
 	const char *profile;  /* of sim: "efa", "rc" or "late"; else "" */
 	uint32_t nics;
 	bool driven; /* WIMM_PROGRESS_CALLER */

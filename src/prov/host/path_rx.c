@@ -195,7 +195,7 @@ static bool place_one(struct host_path *path)
 		return false;
 	if (e->kind == HOST_ENTRY_INLINE && e->len_bytes > 0)
 		memcpy(target(e), e->inlined, e->len_bytes);
-	if (e->kind == HOST_ENTRY_SLOT) {
+	if (e->kind == HOST_ENTRY_SLOT && e->len_bytes > 0) {
 		memcpy(target(e), rx->lane->bytes + (rx->placed & (HOST_RING_BYTES - 1)),
 		       e->len_bytes);
 		rx->placed += e->len_bytes;
