@@ -6,6 +6,8 @@
 
 #include <string.h>
 
+enum { PART_BYTES = 65536 }; /* a placement long enough to be met in the middle */
+
 #define KEY(slot, generation) ((uint64_t)(generation) << 32 | (slot))
 
 static uint64_t addr_of(const void *p)
@@ -61,7 +63,7 @@ static void regions_add_refuses_what_cannot_be(void **state)
 /* A worker that places a frame in several stays, as path_rx.c does. */
 struct placer {
 	struct prov_regions r;
-	uint8_t mem[64];
+	uint8_t mem[4 * PART_BYTES];
 	_Atomic uint64_t key; /* what peers use */
 	_Atomic uint64_t placed;
 	_Atomic bool stop;
@@ -82,7 +84,7 @@ static void place_frame(struct placer *p, uint8_t value)
 			        WIMM_OK;
 		}
 		if (legal)
-			memset(p->mem + part * 16, value, 16);
+			memset(p->mem + part * PART_BYTES, value, PART_BYTES);
 		prov_regions_leave(&p->r);
 		if (!legal)
 			return;
@@ -104,7 +106,8 @@ static void regions_removed_while_frames_are_placed_takes_no_more_bytes(void **s
 	/* Goal: with a worker placing all the time, memory is still once remove has returned. */
 	static struct placer p;
 	struct plat_thread thread;
-	uint8_t seen[sizeof(p.mem)];
+	static uint8_t seen[sizeof(p.mem)];
+	uint8_t last;
 
 	(void)state;
 	assert_ok(prov_regions_init(&p.r, 4));
@@ -117,10 +120,12 @@ static void regions_removed_while_frames_are_placed_takes_no_more_bytes(void **s
 		while (atomic_load_explicit(&p.placed, memory_order_relaxed) < before + 2)
 			plat_thread_yield();
 		prov_regions_remove(&p.r, KEY(1, i));
-		memcpy(seen, p.mem,
-		       sizeof(seen)); /* a race here is a failure under the sanitizer */
+		/* Where a frame would go on to, first. A race here is an error under the sanitizer. */
+		last = p.mem[sizeof(p.mem) - 1];
+		memcpy(seen, p.mem, sizeof(seen));
 		for (int k = 0; k < 20; k++)
 			plat_thread_yield();
+		assert_int_equal(last, p.mem[sizeof(p.mem) - 1]);
 		assert_memory_equal(seen, p.mem, sizeof(seen));
 	}
 	atomic_store_explicit(&p.stop, true, memory_order_relaxed);
