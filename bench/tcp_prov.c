@@ -172,7 +172,7 @@ static double sender(struct board *b, const struct options *o, const char *mem)
 	while ((e.done < blocks ||
 	        atomic_load_explicit(&b->counted, memory_order_acquire) < blocks) &&
 	       e.failed == 0)
-		turn(&e, false);
+		turn(&e, o->sleep);
 	start = bench_now_s() - start;
 	if (e.failed != 0)
 		bench_die("path failed");
@@ -212,6 +212,7 @@ int main(int argc, char **argv)
 {
 	struct options o;
 	struct bench_result r;
+	double cpu_s;
 	struct board *b;
 	char *mem;
 	int status;
@@ -221,6 +222,7 @@ int main(int argc, char **argv)
 	mem = bench_shared(2 * BENCH_WALK_BYTES);
 	b = bench_shared(sizeof(*b));
 	memset(b, 0, sizeof(*b));
+	cpu_s = bench_cpu_s();
 	child = fork();
 	if (child < 0)
 		bench_die("fork");
@@ -235,6 +237,7 @@ int main(int argc, char **argv)
 		                   .seconds = sender(b, &o, mem) };
 	if (waitpid(child, &status, 0) != child || status != 0)
 		bench_die("receiver");
+	r.cpu_seconds = bench_cpu_s() - cpu_s;
 	bench_print(&r, o.json);
 	return 0;
 }

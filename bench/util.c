@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <time.h>
 
 void bench_die(const char *what)
@@ -48,6 +49,21 @@ double bench_now_s(void)
 	return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
 }
 
+double bench_cpu_s(void)
+{
+	struct rusage own;
+	struct rusage children;
+	double us;
+
+	(void)getrusage(RUSAGE_SELF, &own);
+	(void)getrusage(RUSAGE_CHILDREN, &children);
+	us = (double)(own.ru_utime.tv_usec + own.ru_stime.tv_usec + children.ru_utime.tv_usec +
+	              children.ru_stime.tv_usec);
+	return (double)(own.ru_utime.tv_sec + own.ru_stime.tv_sec + children.ru_utime.tv_sec +
+	                children.ru_stime.tv_sec) +
+	       us * 1e-6;
+}
+
 void bench_pin(int cpu)
 {
 	cpu_set_t set;
@@ -71,14 +87,17 @@ void bench_print(const struct bench_result *r, bool json)
 {
 	double bytes = (double)r->block_bytes * (double)r->blocks;
 	double gb_s = bytes / r->seconds * 1e-9;
+	double cpu = r->cpu_seconds / (bytes * 1e-9);
 	double per_s = (double)r->blocks / r->seconds;
 
 	if (json)
 		printf("{\"name\": \"%s\", \"block_bytes\": %" PRIu64 ", \"batch\": %" PRIu64
-		       ", \"blocks\": %" PRIu64 ", \"seconds\": %.6f, \"bandwidth_gb_s\": %.3f, "
+		       ", \"blocks\": %" PRIu64
+		       ", \"seconds\": %.6f, \"bandwidth_gb_s\": %.3f, \"cpu_s_per_gb\": %.3f, "
 		       "\"blocks_per_s\": %.0f}\n",
-		       r->name, r->block_bytes, r->batch, r->blocks, r->seconds, gb_s, per_s);
+		       r->name, r->block_bytes, r->batch, r->blocks, r->seconds, gb_s, cpu, per_s);
 	else
-		printf("%-14s %8" PRIu64 " B  batch %3" PRIu64 "  %7.3f GB/s  %10.0f blocks/s\n",
-		       r->name, r->block_bytes, r->batch, gb_s, per_s);
+		printf("%-14s %8" PRIu64 " B  batch %3" PRIu64
+		       "  %7.3f GB/s  %6.3f cpu s/GB  %10.0f blocks/s\n",
+		       r->name, r->block_bytes, r->batch, gb_s, cpu, per_s);
 }

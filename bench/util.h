@@ -16,11 +16,14 @@ struct bench_result {
 	uint64_t batch;
 	uint64_t blocks;
 	double seconds;
+	double cpu_seconds; /* of both processes, while they worked */
 };
 
 /* "4K", "1M": powers of 1024. Ends the program when it is none. */
 uint64_t bench_size(const char *text);
 double bench_now_s(void);
+/* CPU time of this process so far, and of its children that have ended. */
+double bench_cpu_s(void);
 /* Pin the calling process to a CPU; where that is refused it runs unpinned. */
 void bench_pin(int cpu);
 /* Zeroed, shared by a fork, touched. Ends the program when there is none. */

@@ -275,6 +275,7 @@ int main(int argc, char **argv)
 	struct options o;
 	struct sockaddr_in addr;
 	struct bench_result r;
+	double cpu_s;
 	char *mem;
 	int listen_fd;
 	int status;
@@ -283,6 +284,7 @@ int main(int argc, char **argv)
 	parse(argc, argv, &o);
 	mem = bench_shared(2 * BENCH_WALK_BYTES);
 	listen_fd = listen_on_loopback(&o, &addr);
+	cpu_s = bench_cpu_s();
 	child = fork();
 	if (child < 0)
 		bench_die("fork");
@@ -297,6 +299,7 @@ int main(int argc, char **argv)
 		                   .seconds = writer(&addr, &o, mem) };
 	if (waitpid(child, &status, 0) != child || status != 0)
 		bench_die("reader");
+	r.cpu_seconds = bench_cpu_s() - cpu_s;
 	bench_print(&r, o.json);
 	return 0;
 }

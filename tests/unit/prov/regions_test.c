@@ -120,7 +120,7 @@ static void regions_removed_while_frames_are_placed_takes_no_more_bytes(void **s
 		while (atomic_load_explicit(&p.placed, memory_order_relaxed) < before + 2)
 			plat_thread_yield();
 		prov_regions_remove(&p.r, KEY(1, i));
-		/* Where a frame would go on to, first. A race here is an error under the sanitizer. */
+		/* Where a frame would go on to, first. Races here are sanitizer errors. */
 		last = p.mem[sizeof(p.mem) - 1];
 		memcpy(seen, p.mem, sizeof(seen));
 		for (int k = 0; k < 20; k++)
