@@ -43,7 +43,7 @@
 	  "tcp: send and receive buffer asked of the kernel for a socket; 0 = its own tuning")     \
 	X(TCP_USER_TIMEOUT_MS, "tcp_user_timeout_ms", "ms", INT, 0, 86400000, 0,                   \
 	  "tcp: how long sent bytes may stay unacknowledged before a connection counts as lost;"   \
-	  " 0 = as long as the peer time-out")                                                     \
+	  " 0 = five peer time-outs")                                                              \
 	X(HOST_ANY_UID, "host_any_uid", "", BOOL, 0, 1, 0,                                         \
 	  "host: let processes of other users connect")
 

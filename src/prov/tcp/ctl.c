@@ -164,6 +164,9 @@ static void tx_step(struct tcp_ctl *ctl)
 
 		ctl->tx_head += tcp_conn_send(ctl->conn, iov, left > first ? 2 : 1);
 	}
+	/* Start over at the front, so that small messages do not wander through all pages. */
+	if (ctl->tx_head == ctl->tx_tail)
+		ctl->tx_head = ctl->tx_tail = 0;
 }
 
 /* Hand out what is complete. False: the peer broke the protocol. */

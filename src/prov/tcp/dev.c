@@ -20,6 +20,10 @@
 enum {
 	EVENTS_A_TURN = 64,
 	CLOSE_FLUSH_MS = 1000,
+	/* The kernel gives up on a receiver that does not read, too. Heartbeats tell busy peers from
+	 * dead ones and allow one that is driven by its program several time-outs; the kernel's
+	 * verdict must not come first. */
+	PEER_TIMEOUTS = 5,
 };
 
 void tcp_fail_set(struct tcp_fail *f, wimm_status status, int vendor_code, const char *fmt, ...)
@@ -210,11 +214,14 @@ bool tcp_op_arm(struct prov_dev *dev)
 static void read_limits(struct tcp_dev *dev, const struct prov_args *args)
 {
 	uint64_t own = config_get_u64(CFG_TCP_USER_TIMEOUT_MS);
+	uint64_t peers = (uint64_t)args->peer_timeout_ms * PEER_TIMEOUTS;
 
 	dev->limits.chunk_bytes = config_get_u64(CFG_TCP_CHUNK_BYTES);
 	dev->limits.sockbuf_bytes = (int)config_get_u64(CFG_TCP_SNDBUF_BYTES);
 	dev->limits.hello_timeout_ms = (uint32_t)config_get_u64(CFG_HELLO_TIMEOUT_MS);
-	dev->limits.user_timeout_ms = own != 0 ? (uint32_t)own : args->peer_timeout_ms;
+	dev->limits.user_timeout_ms = own != 0            ? (uint32_t)own
+	                              : peers < INT32_MAX ? (uint32_t)peers
+	                                                  : INT32_MAX;
 }
 
 static void fill_caps(const struct tcp_dev *dev, struct prov_caps *caps)
