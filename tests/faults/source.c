@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a sender may count on: a settled write leaves its source alone, a write needs no further
+ * call of the sender's program, requests may be long (contract C3, C5, C8). */
+#include "faults/puppet.h"
+
+#include "core/engine.h"
+#include "prov/sim/sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define MIB (UINT64_C(1) << 20)
+
+/* --- 201 --- */
+
+static struct result *write_with_deadline(struct node *a, const struct wimm_remote_mr *to,
+                                          uint64_t bytes, uint64_t deadline_us)
+{
+	struct wimm_write w = single(a, to, 0, 0, bytes);
+
+	w.flags = WIMM_IMM;
+	w.imm = 201;
+	w.deadline_us = deadline_us;
+	return submit_write(a, &w);
+}
+
+/* Goal: a write that ran out of time while its receiver stood still reads its source no more: what
+ * is put there afterwards arrives nowhere. */
+static void source_reused_after_a_timeout_case_201_is_not_sent(void **state)
+{
+	const struct puppet_opts po = { .bytes = 64 * MIB };
+	struct puppet *b = puppet_start(&po);
+	struct node *a = node_open(64 * MIB);
+	struct wimm_remote_mr *to = NULL;
+	struct result *r, *after;
+
+	(void)state;
+	memset(a->mem, 0x11, 64 * MIB);
+	assert_ok(wimm_open_remote_mr(a->engine, &b->desc, &to));
+	result_ok(write_with_deadline(a, to, 64, 0));
+	puppet_stop(b);
+	r = write_with_deadline(a, to, 64 * MIB, 200000);
+	result_is(r, WIMM_E_TIMEOUT); /* and not E_QUARANTINED: the source is ours again */
+	memset(a->mem, 0x22, 64 * MIB);
+	puppet_continue(b);
+	after = write_imm(a, to, 0, 64 * MIB - 1, 1, 7); /* behind whatever was still under way */
+	result_ok(after);
+	puppet_imm_reaches(b, 7, 1);
+	assert_null(memchr(b->mem, 0x22, 64 * MIB - 1));
+	puppet_end(b);
+}
+
+/* Goal: the same where the receiver is simulated, whatever the order of its writes. */
+static void source_reused_after_a_timeout_case_201_is_not_read(void **state)
+{
+	struct node *a = node_open(4 * MIB), *b = node_open(4 * MIB);
+	struct wimm_remote_mr *to = remote_of(a, b);
+	struct sim_world *w = case_world();
+	struct result *r;
+
+	(void)state;
+	memset(a->mem, 0x11, 4 * MIB);
+	result_ok(write_with_deadline(a, to, 64, 0));
+	sim_set_delay(w, 0, 400000000);
+	r = write_with_deadline(a, to, 4 * MIB, 200000);
+	result_wait(r);
+	memset(a->mem, 0x22, 4 * MIB);
+	sim_set_delay(w, 0, 1000);
+	result_ok(write_imm(a, to, 0, 4 * MIB - 1, 1, 7));
+	imm_reaches(b, 7, 1);
+	drive_rounds(1000);
+	assert_null(memchr(b->mem, 0x22, 4 * MIB - 1));
+	assert_true(r->status == WIMM_OK || r->status == WIMM_E_TIMEOUT);
+}
+
+/* --- 207 --- */
+
+/* Goal: the receiver counts a write whose sender's program does nothing further. */
+static void notice_case_207_needs_no_call_of_the_sender(void **state)
+{
+	const struct puppet_opts po = { .bytes = MIB };
+	const struct puppet_write w = { .len_bytes = MIB, .imm = 207, .flags = WIMM_IMM };
+	struct puppet *s = puppet_start(&po);
+	struct node *b = node_open(MIB);
+
+	(void)state;
+	fill(s->mem, MIB, 207);
+	puppet_write(s, &b->desc, &w); /* from here on it waits for orders */
+	imm_reaches(b, 207, 1);
+	assert_true(holds(b->mem, MIB, 207));
+	puppet_end(s);
+}
+
+/* --- 208 --- */
+
+static uint64_t now_us(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000 + (uint64_t)ts.tv_nsec / 1000;
+}
+
+/* One request of `count` pages, the last page of the source first. */
+static void pages_in_one_request(struct node *a, struct node *b, const struct wimm_remote_mr *to,
+                                 uint32_t count, uint32_t page)
+{
+	struct wimm_paged_writes p = WIMM_PAGED_WRITES_INIT;
+	uint32_t *from = malloc(count * sizeof(*from)), *at = malloc(count * sizeof(*at));
+	struct result *r = result_new();
+	struct wimm_on_done done = to_result(r);
+	uint64_t start;
+
+	assert_non_null(from);
+	assert_non_null(at);
+	for (uint32_t i = 0; i < count; i++) {
+		from[i] = count - 1 - i;
+		at[i] = i;
+	}
+	p.flags = WIMM_IMM;
+	p.imm = count;
+	p.src = a->mr;
+	p.dst = to;
+	p.page_len_bytes = page;
+	p.src_pages = (struct wimm_pages){ from, count, page, 0 };
+	p.dst_pages = (struct wimm_pages){ at, count, page, 0 };
+	memset(b->mem, 0, (size_t)count * page);
+	start = now_us();
+	assert_ok(wimm_submit_paged_writes(a->engine, &p, &done, &r->id));
+	print_message("%u pages of %u bytes: the call took %llu us\n", count, page,
+	              (unsigned long long)(now_us() - start));
+	r->accepted = true;
+	free(from); /* copied by the call */
+	free(at);
+	result_ok(r);
+	imm_reaches(b, count, count);
+	for (uint32_t i = 0; i < count; i++)
+		assert_memory_equal(b->mem + (size_t)i * page,
+		                    a->mem + (size_t)(count - 1 - i) * page, page);
+}
+
+/* Goal: one request holds as many pages as anybody has; none is dropped, memory stays bounded. */
+static void pages_in_one_request_case_208_have_no_hidden_limit(void **state)
+{
+	static const uint32_t counts[] = { 1, 2047, 2049, 65535, 65536, 1000000 };
+	struct node *a = node_open(64 * MIB), *b = node_open(64 * MIB);
+	struct wimm_remote_mr *to = remote_of(a, b);
+
+	(void)state;
+	for (uint64_t i = 0; i < a->bytes; i += sizeof(i))
+		memcpy(a->mem + i, &i, sizeof(i));
+	for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
+		uint32_t page = counts[i] <= 16384 ? 4096 : 64;
+
+		if (counts[i] == 1000000 && test_scale() < 2 && case_world() != NULL)
+			continue; /* each is an event of the simulator's */
+		pages_in_one_request(a, b, to, counts[i], page);
+		assert_int_equal(stats_of(a).index_bytes, 0);
+	}
+}
+
+/* Goal: index arrays beyond the budget are refused before anything is sent, and tried again. */
+static void pages_beyond_the_index_budget_case_208_say_again(void **state)
+{
+	struct node *a, *b = node_open(MIB);
+	struct wimm_paged_writes p = WIMM_PAGED_WRITES_INIT;
+	uint32_t *indices = calloc(16384, sizeof(*indices));
+	struct result *r[8];
+	uint32_t accepted = 0;
+
+	(void)state;
+	assert_non_null(indices);
+	a = node_open(MIB);
+	a->engine->worker.index_bytes_limit = 300000; /* two and a quarter of what follows */
+	p.src = a->mr;
+	p.dst = remote_of(a, b);
+	p.page_len_bytes = 64;
+	for (uint32_t i = 0; i < 16384; i++)
+		indices[i] = i;
+	p.src_pages = p.dst_pages = (struct wimm_pages){ indices, 16384, 64, 0 };
+	p.flags = WIMM_IMM;
+	p.imm = 208;
+	for (int i = 0; i < 8; i++) {
+		struct result *now = result_new();
+		struct wimm_on_done done = to_result(now);
+		wimm_status st = wimm_submit_paged_writes(a->engine, &p, &done, &now->id);
+
+		if (st == WIMM_OK) {
+			now->accepted = true;
+			r[accepted++] = now;
+			continue;
+		}
+		assert_int_equal(st, WIMM_AGAIN);
+		r[accepted++] = submit_pages(a, &p); /* until there is room */
+	}
+	assert_int_equal(accepted, 8);
+	for (uint32_t i = 0; i < 8; i++)
+		result_ok(r[i]);
+	imm_reaches(b, 208, 8 * 16384);
+	assert_true(stats_of(a).again != 0);
+	p.src_pages.count = p.dst_pages.count = 16384;
+	a->engine->worker.index_bytes_limit = 4096;
+	assert_refused(wimm_submit_paged_writes(a->engine, &p, NULL, NULL), WIMM_E_LIMIT,
+	               "index_bytes_limit");
+	free(indices);
+}
+
+static const struct contract_case cases[] = {
+	CASE_ONLY(source_reused_after_a_timeout_case_201_is_not_sent, ONLY_TCP),
+	CASE_ONLY(source_reused_after_a_timeout_case_201_is_not_read, ONLY_SIM),
+	CASE_ONLY(notice_case_207_needs_no_call_of_the_sender, ONLY_TCP),
+	CASE(pages_in_one_request_case_208_have_no_hidden_limit),
+	CASE(pages_beyond_the_index_budget_case_208_say_again),
+};
+GROUP(source, cases);
