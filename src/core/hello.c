@@ -118,9 +118,10 @@ static void accept_paths(struct worker *w, struct peer *p)
 	session_say(w, p, &m);
 }
 
-static void adopt_ctl(struct peer *p, struct ctl *c)
+static void adopt_ctl(struct worker *w, struct peer *p, struct ctl *c)
 {
 	list_remove(&c->link);
+	w->stranger_count--;
 	c->peer = p;
 	p->ctl = c;
 }
@@ -179,7 +180,7 @@ void hello_arrived(struct worker *w, struct ctl *c, const struct wire_msg *m)
 
 	if (p == NULL)
 		return;
-	adopt_ctl(p, c);
+	adopt_ctl(w, p, c);
 	learn_hello(w, p, m);
 	p->nonce = m->u.hello.nonce;
 	p->awaiting_hello = false;
@@ -293,6 +294,7 @@ void hello_acked(struct worker *w, struct peer *p, const struct wire_msg *m)
 		          p->path_count);
 		return;
 	}
+	p->agreed = true;
 	paths.u.paths.nonce = p->nonce;
 	paths.u.paths.path_count = p->path_count;
 	for (uint32_t k = 0; k < p->path_count; k++)
@@ -312,6 +314,11 @@ void hello_paths(struct worker *w, struct peer *p, const struct wire_msg *m)
 		peer_down(w, p, WIMM_E_PROTOCOL, 0, "ends of paths that do not match its hello");
 		return;
 	}
+	if (p->agreed) {
+		peer_down(w, p, WIMM_E_PROTOCOL, 0, "the ends of its paths a second time");
+		return;
+	}
+	p->agreed = true;
 	for (uint32_t k = 0; k < p->path_count; k++) {
 		struct path *path = &p->path[k];
 

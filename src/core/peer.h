@@ -89,6 +89,7 @@ struct peer {
 	struct ctl *ctl;
 	uint32_t dial_nic;   /* remote NIC last tried for the ctl */
 	bool awaiting_hello; /* the other side won the simultaneous open */
+	bool agreed;         /* both ends of the paths are known: other messages may come */
 	uint64_t connect_deadline_ns;
 	struct list outbox; /* messages the ctl had no room for */
 	uint32_t outbox_count;
@@ -126,6 +127,7 @@ struct peer {
 	uint64_t op_seq;
 	struct list retires; /* the peer's requests that wait for our writes */
 	struct list retires_told; /* answered, until the peer has counted as much */
+	uint32_t retire_count;    /* in both lists */
 
 	wimm_status cause;
 	uint32_t vendor_code;

@@ -273,6 +273,9 @@ void retire_cancel(struct worker *w, struct op *op, wimm_status status, const ch
 
 /* --- retire: the side that writes --- */
 
+/* Questions of one peer that are held. */
+#define RETIRES_MAX 65536
+
 struct retire_request {
 	struct list link; /* peer.retires until answered, then peer.retires_told */
 	uint64_t id;
@@ -282,12 +285,19 @@ struct retire_request {
 
 void retire_asked(struct worker *w, struct peer *p, const struct wire_msg *m)
 {
-	struct retire_request *r = mem_calloc(1, sizeof(*r));
+	struct retire_request *r;
 
+	if (p->retire_count == RETIRES_MAX) {
+		peer_down(w, p, WIMM_E_LIMIT, 0, "it asked more than %d questions at once",
+		          RETIRES_MAX);
+		return;
+	}
+	r = mem_calloc(1, sizeof(*r));
 	if (r == NULL) {
 		peer_down(w, p, WIMM_E_NOMEM, 0, "no memory for its question");
 		return;
 	}
+	p->retire_count++;
 	r->id = m->u.retire.id;
 	r->imm = m->u.retire.imm;
 	list_push_back(&p->retires, &r->link);
@@ -309,6 +319,7 @@ static void marks_heard(struct peer *p, const struct wire_msg *m)
 			continue;
 		list_remove(&r->link);
 		mem_free(r);
+		p->retire_count--;
 	}
 }
 

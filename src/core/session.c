@@ -14,6 +14,9 @@
 
 #define OUTBOX_MAX 8192
 
+/* Channels that have not said hello. The one that has kept silent for longest makes room. */
+#define STRANGERS_MAX 256
+
 /* A message that waits for room on the ctl. */
 struct outgoing {
 	struct list link;
@@ -121,6 +124,8 @@ struct ctl *session_ctl_new(struct worker *w, uint32_t nic)
 void session_ctl_drop(struct worker *w, struct ctl *c, bool flush)
 {
 	w->prov->ctl_close(c->prov, flush);
+	if (c->peer == NULL && list_linked(&c->link))
+		w->stranger_count--;
 	list_remove(&c->link);
 	c->dead = true; /* events of it may stand in the batch that is being handled */
 	list_push_back(&w->dead_ctls, &c->link);
@@ -162,16 +167,13 @@ static void ctl_down(struct worker *w, struct ctl *c, const struct prov_cqe *e)
 		session_ctl_drop(w, c, false);
 		return;
 	}
-	if (p->state == PEER_CONNECTING && p->initiator && p->path_count == 0 &&
-	    !p->awaiting_hello) {
-		session_ctl_drop(w, c, false);
-		p->ctl = NULL;
-		if (hello_dial_next(w, p))
-			return;
-	}
 	session_ctl_drop(w, c, false);
 	p->ctl = NULL;
-	peer_ending(w, p, WIMM_E_PEER_LOST, e->vendor_code, "%s at %s",
+	if (p->state == PEER_CONNECTING && p->initiator && p->path_count == 0 &&
+	    !p->awaiting_hello && hello_dial_next(w, p))
+		return;
+	peer_ending(w, p, e->status == WIMM_E_PROTOCOL ? e->status : WIMM_E_PEER_LOST,
+	            e->vendor_code, "%s at %s",
 	            e->text != NULL ? e->text : "the connection ended",
 	            session_addr_text(&p->addr, text, sizeof(text)));
 }
@@ -205,6 +207,13 @@ static void ctl_message(struct worker *w, struct ctl *c, const struct prov_cqe *
 
 void session_message(struct worker *w, struct peer *p, const struct wire_msg *m)
 {
+	if (!p->agreed && m->type != WIRE_HELLO_ACK && m->type != WIRE_PATHS &&
+	    m->type != WIRE_GOODBYE) {
+		peer_down(w, p, WIMM_E_PROTOCOL, 0,
+		          "a message of type %u before the session was agreed on",
+		          (unsigned)m->type);
+		return;
+	}
 	switch (m->type) {
 	case WIRE_HELLO:
 		peer_down(w, p, WIMM_E_PROTOCOL, 0, "a second hello in one session");
@@ -246,6 +255,22 @@ void session_message(struct worker *w, struct peer *p, const struct wire_msg *m)
 	}
 }
 
+static void stranger_came(struct worker *w, uint32_t nic, struct prov_ctl *prov)
+{
+	struct ctl *c = session_ctl_new(w, nic);
+
+	if (c == NULL) {
+		w->prov->ctl_close(prov, false);
+		return;
+	}
+	if (w->stranger_count >= STRANGERS_MAX)
+		session_drop_stranger(w, w->strangers.next);
+	c->prov = prov;
+	w->prov->ctl_set_context(prov, c);
+	list_push_back(&w->strangers, &c->link);
+	w->stranger_count++;
+}
+
 void session_cqe(struct worker *w, uint32_t nic, const struct prov_cqe *c)
 {
 	struct context *context = c->context;
@@ -258,14 +283,7 @@ void session_cqe(struct worker *w, uint32_t nic, const struct prov_cqe *c)
 		return;
 	}
 	if (c->kind == PROV_CTL_NEW) {
-		ctl = session_ctl_new(w, nic);
-		if (ctl == NULL) {
-			w->prov->ctl_close(c->ctl, false);
-			return;
-		}
-		ctl->prov = c->ctl;
-		w->prov->ctl_set_context(c->ctl, ctl);
-		list_push_back(&w->strangers, &ctl->link);
+		stranger_came(w, nic, c->ctl);
 		return;
 	}
 	if (context->kind == CONTEXT_PATH) {

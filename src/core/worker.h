@@ -80,7 +80,8 @@ struct worker {
 	struct list buried;          /* lost peers that nothing refers to, oldest first */
 	uint32_t buried_count;
 	struct list talkers;    /* peers with a filled outbox */
-	struct list strangers;  /* ctl channels without a peer */
+	struct list strangers;  /* ctl channels without a peer, oldest first */
+	uint32_t stranger_count;
 	struct list dead_ctls;
 	struct list ops_started;
 	struct list retires;
