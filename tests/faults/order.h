@@ -18,6 +18,7 @@ enum order_kind {
 	ORDER_IMM,
 	ORDER_EVENTS,
 	ORDER_REREGISTER,
+	ORDER_LIMIT_FDS, /* a: so many more */
 	ORDER_END,
 	ORDER_LEAVE,
 };

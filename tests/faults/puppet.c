@@ -184,6 +184,14 @@ void puppet_reregister(struct puppet *p)
 	p->desc = a.desc;
 }
 
+void puppet_limit_fds(struct puppet *p, uint32_t more)
+{
+	struct order o = { .kind = ORDER_LIMIT_FDS, .a = more };
+	struct answer a;
+
+	obey(p, &o, &a);
+}
+
 struct imm_goal {
 	struct puppet *p;
 	uint32_t imm;

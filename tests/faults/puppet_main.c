@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -12,6 +13,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -207,6 +209,20 @@ static wimm_status do_reregister(struct answer *a)
 	return register_region(a);
 }
 
+/* The limit counts numbers: those free below the highest one in use are filled first. */
+static wimm_status do_limit_fds(uint32_t more)
+{
+	struct rlimit limit = { PUPPET_MEM_FD + 1 + more, PUPPET_MEM_FD + 1 + more };
+	int fd;
+
+	do {
+		fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	} while (fd >= 0 && fd < PUPPET_MEM_FD);
+	if (fd >= 0)
+		close(fd);
+	return setrlimit(RLIMIT_NOFILE, &limit) == 0 ? WIMM_OK : WIMM_E_SYSTEM;
+}
+
 static void carry_out(const struct order *o, struct answer *a)
 {
 	switch (o->kind) {
@@ -234,6 +250,9 @@ static void carry_out(const struct order *o, struct answer *a)
 		break;
 	case ORDER_REREGISTER:
 		a->status = do_reregister(a);
+		break;
+	case ORDER_LIMIT_FDS:
+		a->status = do_limit_fds((uint32_t)o->a);
 		break;
 	case ORDER_END:
 	case ORDER_LEAVE:
