@@ -292,10 +292,11 @@ bool worker_step(struct worker *w, uint64_t now_ns)
 	run_timers(w);
 	if (w->sends_stuck != 0)
 		message_unstick(w);
-	if (w->retire_requests != 0 && mpsc_empty_hint(&w->inbox))
-		retire_answer(w);
 	if (w->endings != 0 && w->polled_out)
 		session_endings(w);
+	/* Last: only what happens in a turn can make an answer due, so the worker may sleep. */
+	if (w->retire_requests != 0 && mpsc_empty_hint(&w->inbox))
+		retire_answer(w);
 	session_bury(w);
 	return done != 0;
 }
@@ -322,7 +323,7 @@ static bool arm(struct worker *w)
 {
 	wake_announce(&w->wake);
 	if (mpsc_empty_hint(&w->inbox) && list_empty(&w->ready) && w->polled_out &&
-	    w->retire_requests == 0 && w->endings == 0) {
+	    w->endings == 0) {
 		bool quiet = true;
 
 		for (uint32_t i = 0; i < w->nic_count && quiet; i++)
