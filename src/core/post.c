@@ -214,6 +214,8 @@ static void peer_turn(struct worker *w, struct peer *p)
 			continue;
 		if (posted == 0)
 			stuck++;
+		if (posted == 0 && shard_any_path(leg))
+			break; /* every path is full: who waits longest keeps its place */
 		list_remove(&leg->link); /* others of this peer have their turn */
 		list_push_back(&p->pending, &leg->link);
 	}
