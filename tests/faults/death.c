@@ -187,7 +187,7 @@ static void restart_on_the_same_address_case_17_first_write_succeeds(void **stat
 	to = remote_at(a, &b->desc);
 	result_ok(write_imm(a, to, 0, 0, 4096, 1));
 	puppet_stop(b);
-	old = write_imm(a, to, 0, 0, 64 << 20, 2);
+	old = write_imm(a, to, 4096, 4096, (64 << 20) - 4096, 2);
 	puppet_nics(b, nics, sizeof(nics));
 	puppet_kill(b);
 	po.nics = nics;
@@ -210,7 +210,7 @@ static void restart_of_a_peer_known_by_address_case_17_connects_at_once(void **s
 	struct puppet_opts po = { .bytes = 4096 };
 	struct node *a = node_open(4096);
 	struct wimm_net_addr plain;
-	char nics[128];
+	char nics[128], text[160];
 	struct puppet *b;
 	wimm_peer first, second;
 
@@ -218,7 +218,8 @@ static void restart_of_a_peer_known_by_address_case_17_connects_at_once(void **s
 	b = puppet_start(&po);
 	puppet_nics(b, nics, sizeof(nics));
 	po.nics = nics;
-	assert_ok(wimm_net_addr_from_string(nics, &plain));
+	snprintf(text, sizeof(text), "%s:%s", cfg.provider, nics);
+	assert_ok(wimm_net_addr_from_string(text, &plain));
 	assert_ok(wimm_add_peer(a->engine, &plain, NULL, &first));
 	wait_events(a, WIMM_PEER_UP, 1);
 	puppet_kill(b);
@@ -361,7 +362,7 @@ static void write_is_told_of_restart(struct node *late, const struct wimm_mr_des
 /* Goal: an old descriptor never reaches the process that took its owner's place. */
 static void new_process_on_the_same_port_case_204_is_not_taken_for_the_old(void **state)
 {
-	struct puppet_opts po = { .bytes = 65536, .at = (void *)0x7d0000000000 };
+	struct puppet_opts po = { .bytes = 65536, .at = (void *)0x7e9000000000 };
 	struct node *a = node_open(65536), *late = node_open(65536);
 	struct wimm_error_info info;
 	struct wimm_net_addr was;
@@ -437,13 +438,13 @@ static void restart_with_ten_connected_case_206_listens_at_once(void **state)
 }
 
 static const struct contract_case cases[] = {
-	CASE_ONLY(death_of_a_peer_in_mid_transfer_case_15_settles_every_write, ONLY_TCP),
-	CASE_ONLY(silence_of_a_peer_in_mid_transfer_case_15_settles_every_write, ONLY_TCP),
-	CASE_ONLY(restart_on_the_same_address_case_17_first_write_succeeds, ONLY_TCP),
-	CASE_ONLY(restart_of_a_peer_known_by_address_case_17_connects_at_once, ONLY_TCP),
-	CASE_ONLY(leavers_without_goodbye_case_19_leave_nothing_behind, ONLY_TCP),
-	CASE_ONLY(silence_of_one_of_three_case_31_fails_its_requests_alone, ONLY_TCP),
-	CASE_ONLY(new_process_on_the_same_port_case_204_is_not_taken_for_the_old, ONLY_TCP),
-	CASE_ONLY(restart_with_ten_connected_case_206_listens_at_once, ONLY_TCP),
+	CASE_ONLY(death_of_a_peer_in_mid_transfer_case_15_settles_every_write, ONLY_PROCESSES),
+	CASE_ONLY(silence_of_a_peer_in_mid_transfer_case_15_settles_every_write, ONLY_PROCESSES),
+	CASE_ONLY(restart_on_the_same_address_case_17_first_write_succeeds, ONLY_PROCESSES),
+	CASE_ONLY(restart_of_a_peer_known_by_address_case_17_connects_at_once, ONLY_PROCESSES),
+	CASE_ONLY(leavers_without_goodbye_case_19_leave_nothing_behind, ONLY_PROCESSES),
+	CASE_ONLY(silence_of_one_of_three_case_31_fails_its_requests_alone, ONLY_PROCESSES),
+	CASE_ONLY(new_process_on_the_same_port_case_204_is_not_taken_for_the_old, ONLY_PROCESSES),
+	CASE_ONLY(restart_with_ten_connected_case_206_listens_at_once, ONLY_PROCESSES),
 };
 GROUP(death, cases);

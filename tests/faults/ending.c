@@ -519,7 +519,7 @@ static const struct contract_case cases[] = {
 	CASE_ONLY(full_queue_case_22_blocks_and_loses_nothing, ONLY_THREADS),
 	CASE(close_with_work_in_flight_case_23_settles_all_of_it),
 	CASE(close_of_an_engine_without_peers_case_23_is_done_once),
-	CASE_ONLY(close_with_a_silent_peer_case_23_does_not_wait_for_it, ONLY_TCP),
+	CASE_ONLY(close_with_a_silent_peer_case_23_does_not_wait_for_it, ONLY_PROCESSES),
 	CASE(close_from_a_callback_case_23_is_refused),
 	CASE(chain_of_callbacks_case_25_does_not_grow_the_stack),
 	CASE(rearm_in_the_callback_case_25_loses_no_immediate),

@@ -29,6 +29,7 @@ struct order {
 	uint32_t imm;
 	uint64_t a, b, c, d;
 	char text[256];
+	char provider[16];
 	struct puppet_write write;
 	struct wimm_net_addr addr;
 	struct wimm_mr_desc desc;

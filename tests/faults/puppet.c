@@ -70,8 +70,10 @@ static void open_there(struct puppet *p, const struct puppet_opts *opts)
 {
 	struct order o = { .kind = ORDER_OPEN };
 	struct answer a;
+	const char *any = strcmp(cfg.provider, "tcp") == 0 ? "127.0.0.1:0" : "any";
 
-	snprintf(o.text, sizeof(o.text), "%s", opts->nics != NULL ? opts->nics : "127.0.0.1:0");
+	snprintf(o.text, sizeof(o.text), "%s", opts->nics != NULL ? opts->nics : any);
+	snprintf(o.provider, sizeof(o.provider), "%s", cfg.provider);
 	o.a = (uint64_t)(uintptr_t)opts->at;
 	o.b = opts->bytes;
 	o.c = opts->heartbeat_ms;

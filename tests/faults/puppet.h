@@ -4,14 +4,17 @@
 
 /* An engine in a process of its own that does what the test says, so that it can be stopped, killed
  * and started again. Its region is shared memory that the test sees too, also while it is stopped.
- * tcp only: another process cannot join a simulated world. */
+ * It uses the provider of this run; another process cannot join a simulated world. */
 
 #include "contract/fixture.h"
 
 #include <sys/types.h>
 
+/* With the fixture's ONLY_*: providers that work between processes. */
+#define ONLY_PROCESSES 0x10000u
+
 struct puppet_opts {
-	const char *nics;     /* NULL: one free port on 127.0.0.1 */
+	const char *nics;     /* NULL: one, wherever it is free */
 	void *at;             /* address of the region there; NULL: any */
 	uint64_t bytes;       /* of the region; 0: none */
 	uint32_t heartbeat_ms, peer_timeout_ms; /* 0: default */

@@ -102,7 +102,7 @@ static wimm_status do_open(const struct order *o, struct answer *a)
 	wimm_status st;
 
 	a->a = extra_descriptors();
-	opts.provider = "tcp";
+	opts.provider = o->provider;
 	opts.nics = o->text;
 	opts.heartbeat_ms = (uint32_t)o->c;
 	opts.peer_timeout_ms = (uint32_t)o->d;

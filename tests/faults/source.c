@@ -207,9 +207,9 @@ static void pages_beyond_the_index_budget_case_208_say_again(void **state)
 }
 
 static const struct contract_case cases[] = {
-	CASE_ONLY(source_reused_after_a_timeout_case_201_is_not_sent, ONLY_TCP),
+	CASE_ONLY(source_reused_after_a_timeout_case_201_is_not_sent, ONLY_PROCESSES),
 	CASE_ONLY(source_reused_after_a_timeout_case_201_is_not_read, ONLY_SIM),
-	CASE_ONLY(notice_case_207_needs_no_call_of_the_sender, ONLY_TCP),
+	CASE_ONLY(notice_case_207_needs_no_call_of_the_sender, ONLY_PROCESSES),
 	CASE(pages_in_one_request_case_208_have_no_hidden_limit),
 	CASE(pages_beyond_the_index_budget_case_208_say_again),
 };
