@@ -71,6 +71,7 @@ struct leg {
 	uint32_t used; /* paths it was posted on, a bit each */
 	uint8_t path_count; /* planned paths; 0: not planned yet */
 	uint8_t path_map[WIMM_MAX_NICS];
+	bool held; /* counts in remote_mr.refs */
 	enum leg_state {
 		LEG_IDLE = 0,   /* not taken by a remote region yet */
 		LEG_WAITING,    /* in remote_mr.waiting */
@@ -78,7 +79,6 @@ struct leg {
 		LEG_POSTED,     /* all its requests are on NICs or done */
 		LEG_CONFIRMING, /* in peer.confirms */
 	} state;
-	bool held; /* counts in remote_mr.refs */
 };
 
 struct op_paged {
@@ -129,8 +129,8 @@ struct op {
 	uint64_t descriptors;      /* posted */
 	uint64_t descriptors_done; /* ended well */
 	wimm_peer blame;
-	char text[WIMM_ERROR_TEXT_BYTES];
 
+	/* From here on op_get() sets only what says that the rest is not in use. */
 	struct leg leg;   /* writes to one peer */
 	struct leg *legs; /* &leg, or an array of a scatter */
 	uint32_t leg_count;
@@ -157,6 +157,7 @@ struct op {
 		struct retire_wait *waits;
 		uint64_t dropped;
 	} retire;
+	char text[WIMM_ERROR_TEXT_BYTES];
 };
 
 /* Ids: generation << 32 | index + 1. Tokens of work requests: generation << 32 | index << 8 |

@@ -33,7 +33,7 @@ struct op *op_get(struct worker *w, enum op_kind kind)
 	uint64_t generation;
 
 	if (!idpool_get(&w->op_pool, &index)) {
-		STAT_ADD(w, again, 1);
+		STAT_ADD_SHARED(w, again, 1);
 		return NULL;
 	}
 	op = &w->ops[index];
@@ -72,7 +72,7 @@ static void op_release(struct op *op)
 	struct worker *w = op->worker;
 
 	if (op->paged.index_bytes != 0)
-		STAT_SUB(w, index_bytes, op->paged.index_bytes);
+		STAT_SUB_SHARED(w, index_bytes, op->paged.index_bytes);
 	mem_free(op->paged.indices);
 	if (op->legs != &op->leg)
 		mem_free(op->legs);
@@ -96,7 +96,7 @@ void op_submit(struct worker *w, struct op *op, wimm_op *out)
 {
 	if (out != NULL)
 		*out = op_id(op);
-	STAT_ADD(w, ops_submitted, 1);
+	STAT_ADD_SHARED(w, ops_submitted, 1);
 	worker_push(w, &op->request);
 }
 

@@ -40,8 +40,10 @@ static uint32_t pick_paths(struct peer *p, const struct op *op, uint8_t *map)
 	uint32_t n = 0;
 
 	for (uint32_t k = 0; k < p->path_count; k++) {
-		uint32_t i = (p->next_path + k) % p->path_count;
+		uint32_t i = p->next_path + k;
 
+		if (i >= p->path_count)
+			i -= p->path_count;
 		if (p->path[i].state != PATH_UP)
 			continue;
 		if ((op->flags & WIMM_PIN_NIC) != 0 && p->path[i].nic != op->nic_index)
@@ -59,6 +61,13 @@ static void plan_slice(struct worker *w, struct leg *leg, uint32_t paths)
 	uint32_t split = 1;
 	bool ordered = w->nic[0].caps.ordered;
 
+	if (leg->len_bytes <= max && (paths == 1 || leg->len_bytes < w->split_bytes)) {
+		leg->pieces = 1;
+		leg->path_count = 1;
+		leg->run = 1;
+		leg->end = 1;
+		return;
+	}
 	if (op->kind == OP_WRITE && leg->len_bytes >= w->split_bytes && paths > 1) {
 		uint64_t units = div_up(leg->len_bytes, SPLIT_UNIT_BYTES);
 
@@ -108,7 +117,9 @@ bool shard_plan(struct worker *w, struct peer *p, struct leg *leg)
 		leg->parts = 1;
 	if (leg->parts > 1)
 		leg->op_seq = ++p->op_seq;
-	p->next_path = (uint32_t)(leg->path_map[leg->path_count - 1] + 1) % p->path_count;
+	p->next_path = (uint32_t)leg->path_map[leg->path_count - 1] + 1;
+	if (p->next_path == p->path_count)
+		p->next_path = 0;
 	return true;
 }
 
@@ -129,13 +140,17 @@ bool shard_any_path(const struct leg *leg)
 
 struct path *shard_next(struct peer *p, const struct leg *leg, uint32_t max, uint32_t *out_count)
 {
-	uint64_t turn = leg->next / leg->run;
-	uint64_t left_in_run = leg->run - leg->next % leg->run;
-	uint64_t left = leg->end - leg->next;
-	uint64_t n = left < left_in_run ? left : left_in_run;
+	uint64_t n = leg->end - leg->next;
+	uint64_t turn = 0;
 
+	if (leg->path_count > 1) {
+		uint64_t left_in_run = leg->run - leg->next % leg->run;
+
+		n = n < left_in_run ? n : left_in_run;
+		turn = leg->next / leg->run % leg->path_count;
+	}
 	*out_count = n < max ? (uint32_t)n : max;
-	return &p->path[leg->path_map[turn % leg->path_count]];
+	return &p->path[leg->path_map[turn]];
 }
 
 /* Whether page i is the last one that goes to its path. */
@@ -185,13 +200,19 @@ static void fill_page(const struct worker *w, const struct leg *leg, uint64_t i,
 static void fill_slice(const struct worker *w, const struct leg *leg, uint64_t i,
                        struct prov_wr *wr)
 {
-	uint32_t part = (uint32_t)(i / leg->pieces);
-	uint64_t piece = i % leg->pieces;
-	uint64_t start = part_start(leg->len_bytes, leg->path_count, part);
-	uint64_t len = part_start(leg->len_bytes, leg->path_count, part + 1) - start;
-	uint64_t from = start + share_start(len, leg->pieces, piece);
-	uint64_t to = start + share_start(len, leg->pieces, piece + 1);
+	uint64_t piece = 0;
+	uint64_t from = 0;
+	uint64_t to = leg->len_bytes;
 
+	if (leg->end > 1) {
+		uint32_t part = (uint32_t)(i / leg->pieces);
+		uint64_t start = part_start(leg->len_bytes, leg->path_count, part);
+		uint64_t len = part_start(leg->len_bytes, leg->path_count, part + 1) - start;
+
+		piece = i % leg->pieces;
+		from = start + share_start(len, leg->pieces, piece);
+		to = start + share_start(len, leg->pieces, piece + 1);
+	}
 	wr->src = leg->op->src != NULL
 	                  ? (const uint8_t *)leg->op->src->addr + leg->src_offset + from
 	                  : NULL;

@@ -34,23 +34,32 @@ static bool may_block(const struct wimm_engine *engine, uint32_t flags)
 	       !engine_in_callback(engine);
 }
 
+/* Out of line, as it is rare. NULL: it may not wait. */
+__attribute__((noinline)) static struct op *get_after_waiting(struct wimm_engine *engine,
+                                                              enum op_kind kind, uint32_t flags)
+{
+	struct op *op = NULL;
+
+	while (op == NULL && may_block(engine, flags)) {
+		wait_for_room(&engine->worker);
+		op = op_get(&engine->worker, kind);
+	}
+	return op;
+}
+
 wimm_status submit_get(struct wimm_engine *engine, enum op_kind kind, const struct submit_common *c,
                        struct op **out)
 {
-	struct worker *w = &engine->worker;
 	struct op *op;
 
 	/* Acquire, with the release in wimm_engine_close(). */
 	if (atomic_load_explicit(&engine->closing, memory_order_acquire) != 0)
 		return WIMM_E_CLOSED;
-	for (;;) {
-		op = op_get(w, kind);
-		if (op != NULL)
-			break;
-		if (!may_block(engine, c->flags))
-			return WIMM_AGAIN;
-		wait_for_room(w);
-	}
+	op = op_get(&engine->worker, kind);
+	if (op == NULL)
+		op = get_after_waiting(engine, kind, c->flags);
+	if (op == NULL)
+		return WIMM_AGAIN;
 	op->flags = c->flags;
 	op->submit_ns = engine_now_ns(engine);
 	if (c->deadline_us != 0)
@@ -257,9 +266,9 @@ static wimm_status copy_pages(struct worker *w, struct op *op, const struct wimm
 	uint64_t bytes = 2 * count * sizeof(uint32_t);
 	wimm_status st;
 
-	if (STAT_ADD(w, index_bytes, bytes) + bytes > w->index_bytes_limit) {
-		STAT_SUB(w, index_bytes, bytes);
-		STAT_ADD(w, again, 1);
+	if (STAT_ADD_SHARED(w, index_bytes, bytes) + bytes > w->index_bytes_limit) {
+		STAT_SUB_SHARED(w, index_bytes, bytes);
+		STAT_ADD_SHARED(w, again, 1);
 		error_text_set("index arrays of %" PRIu64 " bytes do not fit the %" PRIu64
 		               " allowed in flight (setting index_bytes_limit)",
 		               bytes, w->index_bytes_limit);
@@ -380,10 +389,13 @@ static wimm_status check_scatter(const struct wimm_engine *engine, const struct 
 	return st;
 }
 
+/* leg_init() clears each. count fits 32 bits. */
 static wimm_status alloc_legs(struct op *op, uint64_t count)
 {
 	op->leg_count = (uint32_t)count;
-	op->legs = count == 1 ? &op->leg : count == 0 ? NULL : mem_calloc(count, sizeof(*op->legs));
+	op->legs = count == 1   ? &op->leg
+	           : count == 0 ? NULL
+	                        : mem_alloc(count * sizeof(*op->legs));
 	return count == 0 || op->legs != NULL ? WIMM_OK : WIMM_E_NOMEM;
 }
 
