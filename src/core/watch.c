@@ -14,6 +14,8 @@
 
 /* Between two looks at words that have not changed for watch_spin_us. */
 #define PAUSE_NS 50000
+/* Changes that a callback makes to its own word while the engine closes are reported so often. */
+#define LAST_REPORTS_MAX 64
 
 struct wimm_uvm_watcher {
 	_Alignas(64) _Atomic uint64_t word; /* the application's */
@@ -44,24 +46,39 @@ static void unref(struct wimm_uvm_watcher *wa)
 		mem_free(wa);
 }
 
+/* Whether the engine is being closed, so that the watcher thread may have looked for the last time.
+ * Sequentially consistent, like `queued` and the store in watch_stop(): either this sees the stop
+ * or the last look sees that the delivery is over. */
+static bool stopped(const struct wimm_uvm_watcher *wa)
+{
+	return atomic_load_explicit(&wa->engine->watch.stop, memory_order_seq_cst) != 0;
+}
+
 static void watch_deliver(struct delivery *d)
 {
 	struct wimm_uvm_watcher *wa = LIST_ENTRY(d, struct wimm_uvm_watcher, delivery);
-	uint64_t old = wa->told;
-	uint64_t now = word_load(wa);
 
-	wa->told = now;
-	if (now != old && atomic_load_explicit(&wa->dead, memory_order_acquire) == 0)
-		wa->fn(wa->context, old, now);
-	/* Release: with look() and with the wait in wimm_free_uvm_watcher(). */
-	atomic_store_explicit(&wa->queued, 0, memory_order_release);
+	for (uint32_t i = 0; i < LAST_REPORTS_MAX; i++) {
+		uint64_t old = wa->told;
+		uint64_t now = word_load(wa);
+
+		wa->told = now;
+		if (now != old && atomic_load_explicit(&wa->dead, memory_order_acquire) == 0)
+			wa->fn(wa->context, old, now);
+		/* Also release: with look() and with the wait in wimm_free_uvm_watcher(). */
+		atomic_store_explicit(&wa->queued, 0, memory_order_seq_cst);
+		if (!stopped(wa) || word_load(wa) == wa->told ||
+		    atomic_load_explicit(&wa->armed, memory_order_acquire) == 0 ||
+		    atomic_exchange_explicit(&wa->queued, 1, memory_order_seq_cst) != 0)
+			break;
+	}
 	unref(wa);
 }
 
+/* `queued` is set already. */
 static void queue_up(struct wimm_uvm_watcher *wa)
 {
 	atomic_fetch_add_explicit(&wa->refs, 1, memory_order_relaxed); /* the queue publishes it */
-	atomic_store_explicit(&wa->queued, 1, memory_order_relaxed);
 	wa->delivery.run = watch_deliver;
 	deliver_push(wa->engine, &wa->delivery);
 }
@@ -72,10 +89,11 @@ static bool look(struct wimm_uvm_watcher *wa)
 	uint64_t now;
 
 	if (atomic_load_explicit(&wa->armed, memory_order_acquire) == 0 ||
-	    atomic_load_explicit(&wa->queued, memory_order_acquire) != 0)
+	    atomic_load_explicit(&wa->queued, memory_order_seq_cst) != 0)
 		return false;
 	now = word_load(wa);
-	if (now == wa->seen)
+	if (now == wa->seen ||
+	    atomic_exchange_explicit(&wa->queued, 1, memory_order_seq_cst) != 0)
 		return false;
 	wa->seen = now;
 	queue_up(wa);
@@ -130,6 +148,8 @@ static void watch_main(void *arg)
 		(void)wake_wait(&s->wake, clock_deadline_ns(clock_now_ns(), PAUSE_NS));
 	}
 	(void)look_all(s);
+	/* Release, with the acquire in wait_passed(). */
+	atomic_store_explicit(&s->ended, 1, memory_order_release);
 }
 
 wimm_status watch_init(struct watch_set *s)
@@ -157,7 +177,7 @@ void watch_stop(struct wimm_engine *engine)
 	struct watch_set *s = &engine->watch;
 
 	mutex_lock(&engine->lock);
-	atomic_store_explicit(&s->stop, 1, memory_order_release);
+	atomic_store_explicit(&s->stop, 1, memory_order_seq_cst);
 	wake_signal_always(&s->wake);
 	if (s->started)
 		plat_thread_join(&s->thread);
@@ -275,7 +295,7 @@ static void wait_passed(struct wimm_engine *engine)
 	/* The round under way may have seen it; the one after cannot. A sleeping thread is
 	 * woken. */
 	while (atomic_load_explicit(&s->rounds, memory_order_acquire) < from + 2 &&
-	       atomic_load_explicit(&s->stop, memory_order_acquire) == 0) {
+	       atomic_load_explicit(&s->ended, memory_order_acquire) == 0) {
 		wake_signal(&s->wake);
 		plat_thread_yield();
 	}
@@ -315,6 +335,7 @@ wimm_status wimm_free_uvm_watcher(struct wimm_uvm_watcher *wa)
 	if (!inside) {
 		wait_delivered(wa);
 		if (word_load(wa) != wa->told) {
+			atomic_store_explicit(&wa->queued, 1, memory_order_relaxed);
 			queue_up(wa);
 			wait_delivered(wa);
 		}

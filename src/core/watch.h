@@ -19,6 +19,7 @@ struct watch_set {
 	_Atomic uint32_t armed;  /* watchers that are */
 	_Atomic uint64_t rounds; /* looks at all slots that have ended */
 	_Atomic uint32_t stop;
+	_Atomic uint32_t ended; /* the thread looks no more */
 	struct wake wake;
 	struct plat_thread thread;
 	bool started; /* guarded by the engine's lock */
