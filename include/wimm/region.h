@@ -57,6 +57,9 @@ WIMM_API WIMM_MUST_CHECK wimm_status wimm_dereg_mr(struct wimm_engine *engine, s
 WIMM_API WIMM_MUST_CHECK wimm_status wimm_mr_get_desc(const struct wimm_mr *mr,
 						      struct wimm_mr_desc *out);
 
+/** Length in bytes of a registered region; 0 for NULL. Thread: any.  Blocks: no. */
+WIMM_API uint64_t wimm_mr_len_bytes(const struct wimm_mr *mr);
+
 /** Take a peer's descriptor into use; the peer is added if it is new. The first write through it
  *  asks the owner whether the region still stands.
  *  Returns: OK, E_INVAL, E_PARSE, E_VERSION, E_LIMIT, E_NOMEM, E_CLOSED, E_FORKED.

@@ -52,6 +52,7 @@ typedef enum {
 	X(E_VERSION, -12, CALL, "made by an incompatible version: update the older side")          \
 	X(E_LIMIT, -13, CALL, "limit of a setting or device reached: see wimm info")               \
 	X(E_SYSTEM, -14, CALL, "refused by the operating system: the log has its reason")          \
+	X(E_MISMATCH, -15, CALL, "the two sides do not fit: the text names what differs")          \
 	X(E_CANCELLED, -20, OP, "cancelled before it was done")                                    \
 	X(E_TIMEOUT, -21, OP, "deadline passed before it was done")                                \
 	X(E_REVOKED, -22, OP,                                                                      \

@@ -70,6 +70,7 @@ class Status(IntEnum):
     E_VERSION = -12
     E_LIMIT = -13
     E_SYSTEM = -14
+    E_MISMATCH = -15
     E_CANCELLED = -20
     E_TIMEOUT = -21
     E_REVOKED = -22
@@ -103,6 +104,7 @@ STATUS_SCOPES: dict[Status, Scope] = {
     Status.E_VERSION: Scope.CALL,
     Status.E_LIMIT: Scope.CALL,
     Status.E_SYSTEM: Scope.CALL,
+    Status.E_MISMATCH: Scope.CALL,
     Status.E_CANCELLED: Scope.OP,
     Status.E_TIMEOUT: Scope.OP,
     Status.E_REVOKED: Scope.OP,
@@ -134,6 +136,7 @@ STATUS_TEXTS: dict[Status, str] = {
     Status.E_VERSION: "made by an incompatible version: update the older side",
     Status.E_LIMIT: "limit of a setting or device reached: see wimm info",
     Status.E_SYSTEM: "refused by the operating system: the log has its reason",
+    Status.E_MISMATCH: "the two sides do not fit: the text names what differs",
     Status.E_CANCELLED: "cancelled before it was done",
     Status.E_TIMEOUT: "deadline passed before it was done",
     Status.E_REVOKED: "target region was deregistered or registered anew: get its descriptor",
@@ -508,6 +511,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     ]),
     "wimm_dereg_mr": (c_int, [c_void_p, c_void_p, POINTER(wimm_on_done)]),
     "wimm_mr_get_desc": (c_int, [c_void_p, POINTER(wimm_mr_desc)]),
+    "wimm_mr_len_bytes": (c_uint64, [c_void_p]),
     "wimm_open_remote_mr": (c_int, [c_void_p, POINTER(wimm_mr_desc), POINTER(c_void_p)]),
     "wimm_close_remote_mr": (c_int, [c_void_p, c_void_p]),
     "wimm_remote_mr_len_bytes": (c_uint64, [c_void_p]),

@@ -232,6 +232,11 @@ wimm_status wimm_dereg_mr(struct wimm_engine *engine, struct wimm_mr *mr,
 	return WIMM_OK;
 }
 
+uint64_t wimm_mr_len_bytes(const struct wimm_mr *mr)
+{
+	return mr != NULL ? mr->len_bytes : 0;
+}
+
 static void dereg_deliver(struct delivery *d)
 {
 	struct wimm_mr *mr = LIST_ENTRY(d, struct wimm_mr, delivery);
