@@ -44,7 +44,7 @@ HOMES = [
     (r"\b(?:secure_)?getenv\s*\(", ("src/", "tools/"), ["src/base/config.c", "tools/lib/ranks.c"],
      "a row of src/base/config_table.h"),
     (r"\b(?:malloc|calloc|realloc|free|strdup|posix_memalign|aligned_alloc)\s*\(", ("src/",),
-     ["src/base/alloc.c"], "base/alloc.h"),
+     ["src/base/alloc.c", "src/kv/mem.c"], "base/alloc.h, or the mem.h of a folder that may not"),
     (r"\b(?:abort|exit|_exit|printf|fprintf|puts|perror)\s*\(", ("src/",), ["src/base/assert.c"],
      "a status, or base/log.h"),
     (r"\bpthread_create\s*\(", ("src/",), ["src/plat/thread.c"], "plat/thread.h"),

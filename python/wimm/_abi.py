@@ -39,6 +39,9 @@ WIMM_IMM_ONCE = 2
 WIMM_CONFIRMED = 4
 WIMM_BLOCK = 8
 WIMM_PIN_NIC = 16
+WIMM_KV_ALL_RANKS = 4294967295
+WIMM_KV_FROM_VALUE = 1
+WIMM_KV_AT_END = 2
 
 
 class Scope(IntEnum):
@@ -464,6 +467,160 @@ wimm_recv_fn = CFUNCTYPE(None, c_void_p, POINTER(wimm_received))
 wimm_watch_fn = CFUNCTYPE(None, c_void_p, c_uint64, c_uint64)
 
 
+class KvKind(IntEnum):
+    """enum wimm_kv_kind"""
+
+    GQA = 1
+    MLA = 2
+
+
+class wimm_kv_layout(Structure):
+    """struct wimm_kv_layout"""
+
+    _fields_ = [
+        ("size", c_uint32),
+        ("kind", c_int),
+        ("layers", c_uint32),
+        ("kv_heads", c_uint32),
+        ("head_dim", c_uint32),
+        ("elem_bytes", c_uint32),
+        ("elem_type", c_uint32),
+        ("page_tokens", c_uint32),
+        ("model_tag", c_uint64),
+        ("tp", c_uint32),
+        ("tp_rank", c_uint32),
+        ("pages", c_uint64),
+        ("offset_bytes", c_uint64),
+        ("layer_stride_bytes", c_uint64),
+        ("page_stride_bytes", c_uint64),
+        ("part_stride_bytes", c_uint64),
+        ("head_stride_bytes", c_uint64),
+        ("token_stride_bytes", c_uint64),
+        ("reserved", c_uint64 * 4),
+    ]
+
+
+class wimm_kv_segment(Structure):
+    """struct wimm_kv_segment"""
+
+    _fields_ = [
+        ("src_rank", c_uint32),
+        ("src_head", c_uint32),
+        ("dst_head", c_uint32),
+        ("heads", c_uint32),
+        ("pieces", c_uint32),
+        ("reserved", c_uint32),
+        ("piece_bytes", c_uint64),
+    ]
+
+
+class wimm_kv_done(Structure):
+    """struct wimm_kv_done"""
+
+    _fields_ = [
+        ("status", c_int),
+        ("imm", c_uint32),
+        ("request_id", c_uint64),
+        ("immediates", c_uint64),
+        ("bytes", c_uint64),
+        ("tail", c_void_p),
+        ("tail_bytes", c_uint64),
+        ("first_token", c_uint32),
+        ("reserved", c_uint32),
+        ("text", c_char_p),
+    ]
+
+
+wimm_kv_done_fn = CFUNCTYPE(None, c_void_p, POINTER(wimm_kv_done))
+
+
+class wimm_kv_request(Structure):
+    """struct wimm_kv_request"""
+
+    _fields_ = [
+        ("size", c_uint32),
+        ("imm", c_uint32),
+        ("id", c_uint64),
+        ("tokens", c_uint64),
+        ("first_token", c_uint64),
+        ("page_count", c_uint64),
+        ("tail", c_uint32),
+        ("reserved32", c_uint32),
+        ("tail_room_bytes", c_uint64),
+        ("decode", wimm_kv_layout),
+        ("prefill", wimm_kv_layout),
+        ("note", c_void_p),
+        ("note_bytes", c_uint64),
+        ("reserved", c_uint64 * 4),
+    ]
+
+
+wimm_kv_request_fn = CFUNCTYPE(None, c_void_p, c_uint64, c_void_p, c_uint64)
+
+
+class wimm_kv_cache_opts(Structure):
+    """struct wimm_kv_cache_opts"""
+
+    _fields_ = [
+        ("size", c_uint32),
+        ("flags", c_uint32),
+        ("layout", POINTER(wimm_kv_layout)),
+        ("region", c_void_p),
+        ("max_requests", c_uint32),
+        ("imm_first", c_uint32),
+        ("tail_room_bytes", c_uint64),
+        ("messages", c_uint32),
+        ("message_bytes", c_uint32),
+        ("on_request", wimm_kv_request_fn),
+        ("context", c_void_p),
+        ("reserved", c_uint64 * 4),
+    ]
+
+
+class wimm_kv_receive_opts(Structure):
+    """struct wimm_kv_receive_opts"""
+
+    _fields_ = [
+        ("size", c_uint32),
+        ("flags", c_uint32),
+        ("prefill", POINTER(wimm_kv_layout)),
+        ("tokens", c_uint64),
+        ("first_token", c_uint64),
+        ("pages", POINTER(c_uint32)),
+        ("page_count", c_uint64),
+        ("tail", c_int),
+        ("peer_count", c_uint32),
+        ("peers", POINTER(c_uint64)),
+        ("deadline_us", c_uint64),
+        ("note", c_void_p),
+        ("note_bytes", c_uint64),
+        ("fn", wimm_kv_done_fn),
+        ("context", c_void_p),
+        ("reserved", c_uint64 * 4),
+    ]
+
+
+class wimm_kv_send_opts(Structure):
+    """struct wimm_kv_send_opts"""
+
+    _fields_ = [
+        ("size", c_uint32),
+        ("flags", c_uint32),
+        ("request", c_void_p),
+        ("request_bytes", c_uint64),
+        ("pages", POINTER(c_uint32)),
+        ("page_count", c_uint64),
+        ("computed_token", c_uint64),
+        ("chunk_tokens", c_uint64),
+        ("watch", c_void_p),
+        ("watch_value", c_uint64),
+        ("deadline_us", c_uint64),
+        ("fn", wimm_kv_done_fn),
+        ("context", c_void_p),
+        ("reserved", c_uint64 * 4),
+    ]
+
+
 # name: (result, parameters)
 FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "wimm_status_name": (c_char_p, [c_int]),
@@ -569,4 +726,66 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "wimm_uvm_watcher_add": (c_uint64, [c_void_p, c_uint64]),
     "wimm_uvm_watcher_arm": (c_int, [c_void_p, c_int]),
     "wimm_free_uvm_watcher": (c_int, [c_void_p]),
+    "wimm_kv_layout_pack": (c_int, [POINTER(wimm_kv_layout), POINTER(wimm_error_info)]),
+    "wimm_kv_layout_extent": (c_int, [
+        POINTER(wimm_kv_layout),
+        POINTER(c_uint64),
+        POINTER(wimm_error_info),
+    ]),
+    "wimm_kv_layout_hash": (c_uint64, [POINTER(wimm_kv_layout)]),
+    "wimm_kv_compare": (c_int, [
+        POINTER(wimm_kv_layout),
+        POINTER(wimm_kv_layout),
+        POINTER(wimm_error_info),
+    ]),
+    "wimm_kv_map": (c_int, [
+        POINTER(wimm_kv_layout),
+        POINTER(wimm_kv_layout),
+        POINTER(wimm_kv_segment),
+        c_uint32,
+        POINTER(c_uint32),
+        POINTER(wimm_error_info),
+    ]),
+    "wimm_kv_count": (c_int, [
+        POINTER(wimm_kv_layout),
+        POINTER(wimm_kv_layout),
+        c_uint64,
+        c_int,
+        c_uint32,
+        POINTER(c_uint64),
+        POINTER(wimm_error_info),
+    ]),
+    "wimm_kv_request_parse": (c_int, [c_void_p, c_uint64, POINTER(wimm_kv_request)]),
+    "wimm_kv_cache_open": (c_int, [
+        c_void_p,
+        POINTER(wimm_kv_cache_opts),
+        POINTER(c_void_p),
+        POINTER(wimm_error_info),
+    ]),
+    "wimm_kv_cache_close": (c_int, [POINTER(c_void_p)]),
+    "wimm_kv_cache_message": (c_int, [c_void_p, c_uint64, c_void_p, c_uint64]),
+    "wimm_kv_receiver_open": (c_int, [
+        c_void_p,
+        POINTER(wimm_kv_receive_opts),
+        POINTER(c_void_p),
+        POINTER(wimm_error_info),
+    ]),
+    "wimm_kv_receiver_request": (c_void_p, [c_void_p, POINTER(c_uint64)]),
+    "wimm_kv_receiver_count": (c_uint64, [c_void_p]),
+    "wimm_kv_receiver_close": (c_int, [POINTER(c_void_p), POINTER(wimm_on_done)]),
+    "wimm_kv_watch_open": (c_int, [c_void_p, POINTER(c_void_p)]),
+    "wimm_kv_watch_word": (POINTER(c_uint64), [c_void_p]),
+    "wimm_kv_watch_add": (c_uint64, [c_void_p, c_uint64]),
+    "wimm_kv_watch_close": (c_int, [POINTER(c_void_p)]),
+    "wimm_kv_sender_open": (c_int, [
+        c_void_p,
+        POINTER(wimm_kv_send_opts),
+        POINTER(c_void_p),
+        POINTER(wimm_error_info),
+    ]),
+    "wimm_kv_sender_bump": (c_uint64, [c_void_p, c_uint64]),
+    "wimm_kv_sender_steps": (c_uint64, [c_void_p]),
+    "wimm_kv_sender_tail": (c_int, [c_void_p, c_uint32, c_void_p, c_uint64]),
+    "wimm_kv_sender_fail": (c_int, [c_void_p, c_int, c_char_p]),
+    "wimm_kv_sender_close": (c_int, [POINTER(c_void_p)]),
 }

@@ -1,0 +1,427 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The decode side of a request: its bytes, its expectation, its end. */
+#include "kv/kv_int.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define TOKENS_MAX (UINT64_C(1) << 40)
+
+struct wimm_kv_receiver {
+	struct kv_object base;
+
+	/* Fixed after open. */
+	uint8_t *request;
+	uint64_t request_bytes;
+	uint64_t count;
+	uint64_t bytes;
+	bool wants_tail;
+	uint32_t slot;
+	wimm_peer *peers; /* NULL: not known */
+	uint32_t peer_count;
+
+	/* Guarded by the cache's lock. */
+	wimm_op expectation;
+	bool counted;  /* the expectation has settled */
+	bool closing;  /* the handle is gone */
+	bool retiring; /* the immediate is being retired, or is */
+	uint32_t told; /* peers that know of a failure */
+	struct wimm_on_done on_quiet;
+};
+
+static struct wimm_kv_receiver *receiver_of(struct kv_object *o)
+{
+	return KV_ENTRY(o, struct wimm_kv_receiver, base);
+}
+
+/* --- the end --- */
+
+void kv_receiver_end(struct kv_object *o, wimm_status status, const char *text)
+{
+	struct wimm_kv_receiver *r = receiver_of(o);
+
+	/* What has been counted by now decides: the expectation tells it in its callback. */
+	if (!r->counted && kv_object_fail(o, status, text))
+		kv_ignore(wimm_cancel(o->cache->engine, r->expectation));
+}
+
+void kv_receiver_abandon(struct kv_object *o)
+{
+	if (receiver_of(o)->closing)
+		return;           /* its retirement is under way */
+	kv_list_remove(&o->link); /* the slot stays taken: there will be no other request */
+	o->refs--;                /* the list's; the handle has one too */
+}
+
+static void on_counted(void *context, const struct wimm_done *done)
+{
+	struct wimm_kv_receiver *r = context;
+
+	kv_lock(r->base.cache);
+	r->counted = true;
+	if (done->status == WIMM_OK) {
+		r->base.status = WIMM_OK; /* all is here, whatever was said meanwhile */
+		r->base.text[0] = '\0';
+	} else {
+		(void)kv_object_fail(&r->base, done->status, done->text);
+	}
+	kv_unlock(r->base.cache);
+	kv_object_turn(&r->base);
+}
+
+static void fill_done(struct wimm_kv_receiver *r, struct wimm_kv_done *done)
+{
+	struct wimm_kv_cache *cache = r->base.cache;
+	const uint8_t *tail = kv_cache_tail(cache, r->slot);
+
+	if (r->base.status != WIMM_OK)
+		return;
+	done->immediates = r->count;
+	done->bytes = r->bytes;
+	if (!r->wants_tail)
+		return;
+	if (kv_blob_tail_parse(tail, cache->tail_room_bytes, &done->first_token,
+	                       &done->tail_bytes) != WIMM_OK) {
+		(void)kv_object_fail(&r->base, WIMM_E_PROTOCOL,
+		                     "the prefill side wrote a tail that is none");
+		return;
+	}
+	done->tail = tail + KV_TAIL_HEAD_BYTES;
+	done->bytes += KV_TAIL_HEAD_BYTES + done->tail_bytes;
+}
+
+/* --- after the report --- */
+
+/* Callback thread, without the lock: nothing writes for this request any more. */
+static void quiet(struct wimm_kv_receiver *r, const struct wimm_done *done)
+{
+	struct wimm_kv_cache *cache = r->base.cache;
+
+	kv_lock(cache);
+	kv_list_remove(&r->base.link);
+	kv_slots_put(&cache->slots, r->slot);
+	kv_unlock(cache);
+	if (r->on_quiet.fn != NULL)
+		r->on_quiet.fn(r->on_quiet.context, done);
+	kv_object_put(&r->base); /* the list's */
+}
+
+static void on_retired(void *context, const struct wimm_done *done)
+{
+	struct wimm_kv_receiver *r = context;
+
+	quiet(r, done);
+	kv_object_turn(&r->base);
+}
+
+static wimm_status tell_peers(struct wimm_kv_receiver *r)
+{
+	const struct kv_message m = { .kind = KV_BLOB_CANCEL,
+		                      .id = r->base.id,
+		                      .status = WIMM_E_CANCELLED,
+		                      .text = "given up by the decode side" };
+
+	while (r->base.status != WIMM_OK && r->told < r->peer_count) {
+		/* A peer that is lost needs no telling. */
+		if (kv_message_send(r->base.cache, r->peers[r->told], &m) == WIMM_AGAIN)
+			return WIMM_AGAIN;
+		r->told++;
+	}
+	return WIMM_OK;
+}
+
+static wimm_status start_retiring(struct wimm_kv_receiver *r)
+{
+	struct wimm_on_done on_done = { on_retired, r, r->on_quiet.flag };
+	wimm_status st = tell_peers(r);
+
+	if (st == WIMM_OK)
+		st = wimm_retire_imm(r->base.cache->engine, r->base.imm, &on_done, NULL);
+	if (st == WIMM_OK)
+		r->base.refs++; /* the operation's */
+	return st;
+}
+
+static void receiver_turn(struct kv_object *o)
+{
+	struct wimm_kv_receiver *r = receiver_of(o);
+	struct wimm_kv_cache *cache = o->cache;
+	struct wimm_kv_done done = { 0 };
+	struct wimm_done over = { .imm = o->imm };
+
+	kv_lock(cache);
+	if (r->counted && !o->reported) {
+		fill_done(r, &done);
+		o->reported = true;
+		kv_unlock(cache);
+		kv_object_report(o, &done);
+		kv_lock(cache);
+	}
+	if (o->reported && r->closing && !r->retiring) {
+		over.status = start_retiring(r);
+		r->retiring = over.status != WIMM_AGAIN;
+		if (over.status == WIMM_AGAIN)
+			kv_cache_kick(cache);
+	} else if (o->reported && cache->closed && !r->closing && !kv_list_empty(&o->link)) {
+		kv_receiver_abandon(o);
+	}
+	kv_unlock(cache);
+	if (over.status < 0) {
+		/* The engine is being closed: no session delivers anything any more. */
+		over.text = wimm_status_text(over.status);
+		quiet(r, &over);
+	}
+}
+
+static void receiver_destroy(struct kv_object *o)
+{
+	struct wimm_kv_receiver *r = receiver_of(o);
+
+	kv_free(r->request);
+	kv_free(r->peers);
+	kv_free(r);
+}
+
+/* --- opening --- */
+
+static wimm_status check_opts(const struct wimm_kv_cache *cache,
+                              const struct wimm_kv_receive_opts *o, struct wimm_error_info *error)
+{
+	const struct wimm_kv_layout *l = &cache->layout;
+	uint64_t need;
+
+	for (size_t i = 0; i < sizeof(o->reserved) / sizeof(o->reserved[0]); i++)
+		if (o->reserved[i] != 0)
+			return kv_error(error, WIMM_E_INVAL, "kv receiver: reserved is not zero");
+	if (o->flags != 0 || (o->pages == NULL && o->page_count != 0) ||
+	    (o->note == NULL && o->note_bytes != 0) || (o->peers == NULL && o->peer_count != 0))
+		return kv_error(error, WIMM_E_INVAL,
+		                "kv receiver: an argument is missing, or "
+		                "unknown flags");
+	if (cache->desc.len_bytes == 0)
+		return kv_error(error, WIMM_E_UNSUPPORTED,
+		                "kv receiver: its cache's region is for this side only");
+	if (o->tokens == 0 || o->tokens > TOKENS_MAX || o->first_token > o->tokens ||
+	    o->first_token % l->page_tokens != 0)
+		return kv_error(error, WIMM_E_INVAL,
+		                "kv receiver: tokens %" PRIu64 " to %" PRIu64
+		                ": not within 1 to 2^40, or not from a whole page of %" PRIu32
+		                " on",
+		                o->first_token, o->tokens, l->page_tokens);
+	need = (o->tokens + l->page_tokens - 1) / l->page_tokens - o->first_token / l->page_tokens;
+	if (o->page_count != need)
+		return kv_error(error, WIMM_E_INVAL,
+		                "kv receiver: %" PRIu64 " pages, tokens %" PRIu64 " to %" PRIu64
+		                " take %" PRIu64,
+		                o->page_count, o->first_token, o->tokens, need);
+	for (uint64_t i = 0; i < o->page_count; i++)
+		if (o->pages[i] >= l->pages)
+			return kv_error(error, WIMM_E_RANGE,
+			                "kv receiver: page %" PRIu32 ", the cache has %" PRIu64,
+			                o->pages[i], l->pages);
+	return WIMM_OK;
+}
+
+/* The bytes of the pages; the tail's are known when it is here. */
+static uint64_t page_bytes(const struct wimm_kv_layout *l, uint64_t pages)
+{
+	return pages * l->layers * kv_layout_parts(l) * kv_layout_heads(l, l->tp_rank).count *
+	       l->page_tokens * kv_layout_row_bytes(l);
+}
+
+static wimm_status make_request(struct wimm_kv_receiver *r, const struct wimm_kv_layout *prefill,
+                                const struct wimm_kv_receive_opts *o)
+{
+	struct wimm_kv_cache *cache = r->base.cache;
+	struct kv_request q = { .r = WIMM_KV_REQUEST_INIT };
+
+	q.r.id = r->base.id;
+	q.r.imm = r->base.imm;
+	q.r.tokens = o->tokens;
+	q.r.first_token = o->first_token;
+	q.r.page_count = o->page_count;
+	q.r.tail = o->tail != 0;
+	q.r.tail_room_bytes = cache->tail_room_bytes;
+	q.r.decode = cache->layout;
+	q.r.prefill = *prefill;
+	q.r.note = o->note;
+	q.r.note_bytes = o->note_bytes;
+	q.region = cache->desc;
+	q.tail_region = cache->tail_desc;
+	q.tail_offset_bytes = r->slot * cache->tail_stride_bytes;
+	r->request = kv_blob_request(&q, o->pages, &r->request_bytes);
+	return r->request != NULL ? WIMM_OK : WIMM_E_NOMEM;
+}
+
+/* With the lock: the callback waits for it. */
+static wimm_status arm(struct wimm_kv_receiver *r, const struct wimm_kv_layout *prefill,
+                       const struct wimm_kv_receive_opts *o, struct wimm_error_info *error)
+{
+	struct wimm_kv_cache *cache = r->base.cache;
+	struct wimm_expect_opts opts = WIMM_EXPECT_OPTS_INIT;
+	struct wimm_on_done on_done = { on_counted, r, NULL };
+	struct wimm_owes *owes = NULL;
+	wimm_status st = WIMM_OK;
+
+	opts.deadline_us = o->deadline_us;
+	if (r->peer_count != 0) {
+		owes = kv_calloc(r->peer_count, sizeof(*owes));
+		if (owes == NULL)
+			return kv_error(error, WIMM_E_NOMEM, "kv receiver: no memory");
+	}
+	for (uint32_t i = 0; st == WIMM_OK && i < r->peer_count; i++) {
+		owes[opts.owes_count].peer = r->peers[i];
+		st = wimm_kv_count(prefill, &cache->layout, o->page_count, o->tail, i,
+		                   &owes[opts.owes_count].count, error);
+		if (st == WIMM_OK && owes[opts.owes_count].count != 0)
+			opts.owes_count++;
+	}
+	opts.owes = opts.owes_count != 0 ? owes : NULL;
+	if (st == WIMM_OK) {
+		st = wimm_expect_imm_count(cache->engine, r->base.imm, r->count, &opts, &on_done,
+		                           &r->expectation);
+		if (st != WIMM_OK)
+			st = kv_error(error, st, "kv receiver: the expectation: %s",
+			              wimm_status_text(st));
+	}
+	kv_free(owes);
+	return st;
+}
+
+/* Becomes live: slot, immediate, request, expectation. */
+static wimm_status enlist(struct wimm_kv_receiver *r, const struct wimm_kv_layout *prefill,
+                          const struct wimm_kv_receive_opts *o, struct wimm_error_info *error)
+{
+	struct wimm_kv_cache *cache = r->base.cache;
+	wimm_status st;
+
+	if (cache->closed)
+		return kv_error(error, WIMM_E_CLOSED, "kv receiver: the cache is closed");
+	if (!kv_slots_get(&cache->slots, &r->slot))
+		return kv_error(error, WIMM_AGAIN, "kv receiver: max_requests are open");
+	r->base.imm = cache->imm_first + r->slot;
+	st = make_request(r, prefill, o);
+	if (st == WIMM_OK)
+		st = arm(r, prefill, o, error);
+	else
+		st = kv_error(error, st, "kv receiver: no memory for its request");
+	if (st != WIMM_OK) {
+		kv_slots_put(&cache->slots, r->slot);
+		return st;
+	}
+	r->base.refs += 2; /* the list's, the expectation's */
+	kv_list_add(&cache->objects, &r->base.link);
+	return WIMM_OK;
+}
+
+static struct wimm_kv_receiver *receiver_alloc(struct wimm_kv_cache *cache,
+                                               const struct wimm_kv_receive_opts *o)
+{
+	struct wimm_kv_receiver *r = kv_calloc(1, sizeof(*r));
+
+	if (r == NULL)
+		return NULL;
+	r->peer_count = o->peer_count;
+	if (o->peer_count != 0) {
+		r->peers = kv_calloc(o->peer_count, sizeof(*r->peers));
+		if (r->peers == NULL) {
+			kv_free(r);
+			return NULL;
+		}
+		memcpy(r->peers, o->peers, o->peer_count * sizeof(*r->peers));
+	}
+	kv_object_init(&r->base, cache, KV_RECEIVER);
+	r->base.id = kv_random_id();
+	r->base.fn = o->fn;
+	r->base.context = o->context;
+	r->base.turn = receiver_turn;
+	r->base.destroy = receiver_destroy;
+	r->bytes = page_bytes(&cache->layout, o->page_count);
+	r->wants_tail = o->tail != 0;
+	kv_lock(cache);
+	kv_cache_get(cache);
+	kv_unlock(cache);
+	return r;
+}
+
+wimm_status wimm_kv_receiver_open(struct wimm_kv_cache *cache, const struct wimm_kv_receive_opts *o,
+                                  struct wimm_kv_receiver **out, struct wimm_error_info *error)
+{
+	const struct wimm_kv_layout *prefill;
+	struct wimm_kv_receiver *r;
+	uint64_t count;
+	wimm_status st;
+
+	if (cache == NULL || o == NULL || o->size != sizeof(*o) || out == NULL)
+		return kv_error(error, WIMM_E_INVAL, "kv receiver: an argument is missing");
+	st = check_opts(cache, o, error);
+	if (st != WIMM_OK)
+		return st;
+	prefill = o->prefill != NULL ? o->prefill : &cache->layout;
+	st = wimm_kv_count(prefill, &cache->layout, o->page_count, o->tail, WIMM_KV_ALL_RANKS,
+	                   &count, error);
+	if (st != WIMM_OK)
+		return st;
+	if (o->peer_count != 0 && o->peer_count != prefill->tp)
+		return kv_error(error, WIMM_E_INVAL,
+		                "kv receiver: %" PRIu32 " peers for %" PRIu32 " prefill ranks",
+		                o->peer_count, prefill->tp);
+	r = receiver_alloc(cache, o);
+	if (r == NULL)
+		return kv_error(error, WIMM_E_NOMEM, "kv receiver: no memory");
+	r->count = count;
+	kv_lock(cache);
+	st = enlist(r, prefill, o, error);
+	kv_unlock(cache);
+	if (st != WIMM_OK) {
+		kv_object_put(&r->base);
+		return st;
+	}
+	*out = r;
+	return WIMM_OK;
+}
+
+/* --- calls on an open one --- */
+
+const void *wimm_kv_receiver_request(const struct wimm_kv_receiver *r, uint64_t *out_bytes)
+{
+	if (r == NULL || out_bytes == NULL)
+		return NULL;
+	*out_bytes = r->request_bytes;
+	return r->request;
+}
+
+uint64_t wimm_kv_receiver_count(const struct wimm_kv_receiver *r)
+{
+	return r != NULL ? r->count : 0;
+}
+
+wimm_status wimm_kv_receiver_close(struct wimm_kv_receiver **handle,
+                                   const struct wimm_on_done *on_quiet)
+{
+	struct wimm_kv_receiver *r;
+	struct wimm_kv_cache *cache;
+	wimm_status st = WIMM_OK;
+
+	if (handle == NULL)
+		return WIMM_E_INVAL;
+	r = *handle;
+	if (r == NULL)
+		return WIMM_OK;
+	cache = r->base.cache;
+	kv_lock(cache);
+	if (kv_list_empty(&r->base.link)) {
+		st = WIMM_E_CLOSED; /* abandoned when the cache was closed */
+	} else {
+		r->closing = true;
+		if (on_quiet != NULL)
+			r->on_quiet = *on_quiet;
+		if (!r->base.reported)
+			kv_receiver_end(&r->base, WIMM_E_CANCELLED, "given up by the decode side");
+		kv_cache_kick(cache);
+	}
+	kv_unlock(cache);
+	kv_object_put(&r->base);
+	*handle = NULL;
+	return st;
+}

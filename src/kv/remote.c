@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Peers' regions, opened once for all requests that name them, and messages to their owners. */
+#include "kv/kv_int.h"
+
+#include <string.h>
+
+#define IDLE_MAX 64
+
+static struct kv_remote *find(struct wimm_kv_cache *cache, const struct wimm_mr_desc *desc)
+{
+	KV_FOR_EACH(it, &cache->remotes)
+	{
+		struct kv_remote *r = KV_ENTRY(it, struct kv_remote, link);
+
+		if (!r->bad && r->desc.len_bytes == desc->len_bytes &&
+		    memcmp(r->desc.bytes, desc->bytes, desc->len_bytes) == 0)
+			return r;
+	}
+	return NULL;
+}
+
+static void remote_free(struct wimm_kv_cache *cache, struct kv_remote *r)
+{
+	kv_list_remove(&r->link);
+	/* Refused only where there is nothing to close any more. */
+	if (wimm_close_remote_mr(cache->engine, r->mr) != WIMM_OK)
+		r->mr = NULL;
+	kv_free(r);
+}
+
+/* Keep some of those that nobody uses: the next request of the same peer need not ask again. */
+static void trim(struct wimm_kv_cache *cache)
+{
+	uint32_t idle = 0;
+
+	KV_FOR_EACH(it, &cache->remotes)
+	idle += KV_ENTRY(it, struct kv_remote, link)->refs == 0;
+	KV_FOR_EACH(it, &cache->remotes)
+	{
+		struct kv_remote *r = KV_ENTRY(it, struct kv_remote, link);
+
+		if (r->refs != 0 || (idle <= IDLE_MAX && !r->bad))
+			continue;
+		remote_free(cache, r);
+		idle--;
+	}
+}
+
+static void hold(struct kv_remote *r)
+{
+	r->refs++;
+}
+
+wimm_status kv_remote_get(struct wimm_kv_cache *cache, const struct wimm_mr_desc *desc,
+                          struct kv_remote **out, struct wimm_error_info *error)
+{
+	struct wimm_remote_mr *mr = NULL;
+	struct kv_remote *r;
+	wimm_status st;
+
+	kv_lock(cache);
+	r = find(cache, desc);
+	if (r != NULL)
+		hold(r);
+	kv_unlock(cache);
+	*out = r;
+	if (r != NULL)
+		return WIMM_OK;
+	/* Two callers at once open it twice; both handles are good. */
+	r = kv_calloc(1, sizeof(*r));
+	if (r == NULL)
+		return kv_error(error, WIMM_E_NOMEM, "kv: no memory for a remote region");
+	st = wimm_open_remote_mr(cache->engine, desc, &mr);
+	if (st != WIMM_OK) {
+		kv_free(r);
+		return kv_error(error, st, "kv: the peer's region: %s", wimm_last_error_text());
+	}
+	r->desc = *desc;
+	r->mr = mr;
+	r->refs = 1;
+	kv_lock(cache);
+	kv_list_add(&cache->remotes, &r->link);
+	kv_unlock(cache);
+	*out = r;
+	return WIMM_OK;
+}
+
+void kv_remote_put(struct wimm_kv_cache *cache, struct kv_remote *r)
+{
+	if (r == NULL)
+		return;
+	r->refs--;
+	trim(cache);
+}
+
+void kv_remotes_close(struct wimm_kv_cache *cache)
+{
+	KV_FOR_EACH(it, &cache->remotes)
+	remote_free(cache, KV_ENTRY(it, struct kv_remote, link));
+}
+
+wimm_status kv_message_send(struct wimm_kv_cache *cache, wimm_peer peer, const struct kv_message *m)
+{
+	uint8_t data[KV_MESSAGE_MAX_BYTES];
+	struct wimm_send send = WIMM_SEND_INIT;
+
+	send.peer = peer;
+	send.data = data;
+	send.len_bytes = kv_blob_message(m, data);
+	return wimm_submit_send(cache->engine, &send, NULL, NULL);
+}
