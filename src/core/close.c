@@ -8,6 +8,8 @@
 /* For what is open to settle, and for peers to hear the goodbye. */
 #define CLOSE_WAIT_NS   (2 * CLOCK_NS_PER_S)
 #define CLOSE_LINGER_NS (50 * CLOCK_NS_PER_MS)
+/* Turns for what callbacks asked for when the threads had ended. */
+#define REST_TURNS_MAX 1000
 /* Turns without anything to do after which a caller-driven engine has no more for now. */
 #define IDLE_TURNS 4
 
@@ -103,6 +105,21 @@ static void run_until(struct wimm_engine *engine, void (*look)(struct worker *w,
 	}
 }
 
+/* Deregistrations are accepted until the end: those that callbacks asked for last, and those that a
+ * silent peer held up, report here. The paths are given up, so nothing is placed any more. */
+static void finish_rest(struct wimm_engine *engine)
+{
+	struct worker *w = &engine->worker;
+	bool busy = true;
+
+	for (uint32_t i = 0; busy && i < REST_TURNS_MAX; i++) {
+		busy = worker_step(w, engine_now_ns(engine));
+		busy = deliver_run(engine, UINT32_MAX) != 0 || busy;
+	}
+	mr_finish_all(w);
+	(void)deliver_run(engine, UINT32_MAX);
+}
+
 static void dereg_all(struct wimm_engine *engine)
 {
 	struct worker *w = &engine->worker;
@@ -149,9 +166,8 @@ wimm_status wimm_engine_close(struct wimm_engine **handle)
 		w->own_threads = true; /* what is left still goes to the callback thread */
 		deliver_stop(engine);
 		w->own_threads = false;
-	} else {
-		(void)deliver_run(engine, UINT32_MAX);
 	}
+	finish_rest(engine);
 	dereg_all(engine);
 	watch_fini(&engine->watch);
 	groups_close(engine);

@@ -261,6 +261,12 @@ static void dereg_finish(struct worker *w, struct wimm_mr *mr)
 	deliver_push(w->engine, &mr->delivery);
 }
 
+void mr_finish_all(struct worker *w)
+{
+	while (!list_empty(&w->deregs))
+		dereg_finish(w, LIST_ENTRY(w->deregs.next, struct wimm_mr, link));
+}
+
 /* Our own operations are done with it: now the peers. */
 static void dereg_revoke(struct worker *w, struct wimm_mr *mr)
 {

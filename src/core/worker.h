@@ -243,6 +243,8 @@ void remote_close(struct worker *w, struct request *r);
 void mr_dereg_start(struct worker *w, struct request *r);
 void mr_message(struct worker *w, struct peer *p, const struct wire_msg *m);
 void mr_peer_down(struct worker *w, struct peer *p);
+/* At close, when no path is used any more: report every deregistration under way. */
+void mr_finish_all(struct worker *w);
 void mr_op_done(struct worker *w, struct op *op);
 
 /* count.c: immediates, parts of split writes, expectations. */
