@@ -26,7 +26,7 @@ __version__ = _abi.WIMM_VERSION_STRING
 __all__ = [
     "Address", "Again", "Barrier", "Cancelled", "Done", "Engine", "Error", "Operation", "Pages",
     "PeerError", "PeerEvent", "PeerEventKind", "PeerGroup", "Receiver", "Region", "RemoteRegion",
-    "Scope", "Slice", "Stats", "Status", "Watcher", "info", "rendezvous", "use_library",
+    "Scope", "Slice", "Stats", "Status", "Watcher", "info", "kv", "rendezvous", "use_library",
 ]
 
 
@@ -46,8 +46,8 @@ def info() -> dict[str, Any]:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "rendezvous":  # loaded when asked for: most of it is not needed by every program
+    if name in ("kv", "rendezvous"):  # loaded when asked for: not every program needs them
         import importlib
 
-        return importlib.import_module(".rendezvous", __name__)
+        return importlib.import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

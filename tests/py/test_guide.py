@@ -6,7 +6,7 @@ import re
 import pytest
 from conftest import ROOT
 
-PAGES = ["docs/guide/python.md", "README.md"]
+PAGES = ["docs/guide/python.md", "docs/guide/kv.md", "README.md"]
 
 
 def examples():
