@@ -8,6 +8,8 @@
  *                                           where the header says, one recvmsg a batch, the next
  *                                           header behind it, and counts
  *
+ *   tcp_floor framed --size 8 --one         the next batch when the reader has acknowledged it
+ *
  * Two processes, one pinned to each CPU. Time ends when the reader has everything. No window, no
  * acknowledgement, no check of the addresses: a provider has to do more than this. */
 
@@ -24,11 +26,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { BATCH_MAX = 256 };
+enum { BATCH_MAX = 256, ACK_BYTES = 16 };
 
 struct options {
 	bool framed;
 	bool json;
+	bool one;  /* framed: the next batch when the last one is acknowledged */
 	bool poll; /* spin on non-blocking calls instead of sleeping in them */
 	uint64_t size;
 	uint64_t batch;
@@ -136,6 +139,7 @@ static void read_stream(int fd, const struct options *o, char *mem)
 static void write_framed(int fd, const struct options *o, char *mem)
 {
 	static struct header h;
+	char ack[ACK_BYTES];
 	struct iovec iov[BATCH_MAX + 1];
 	uint64_t sent = 0;
 
@@ -149,12 +153,17 @@ static void write_framed(int fd, const struct options *o, char *mem)
 			iov[i + 1] = (struct iovec){ mem + h.w[i].addr, o->size };
 		}
 		send_all(fd, iov, h.count + 1, o->poll);
+		if (o->one) {
+			iov[0] = (struct iovec){ ack, sizeof(ack) };
+			(void)recv_atleast(fd, iov, 1, sizeof(ack), o->poll);
+		}
 	}
 }
 
 static void read_framed(int fd, const struct options *o, char *mem)
 {
 	static struct header h[2];
+	char ack[ACK_BYTES] = { 0 };
 	struct iovec iov[BATCH_MAX + 1];
 	size_t need = header_bytes(o->batch);
 	size_t have = 0;
@@ -176,6 +185,10 @@ static void read_framed(int fd, const struct options *o, char *mem)
 		have = n - now->payload;
 		got += now->payload;
 		counted += now->count;
+		if (o->one) {
+			iov[0] = (struct iovec){ ack, sizeof(ack) };
+			send_all(fd, iov, 1, o->poll);
+		}
 	}
 	if (counted * o->size != got)
 		bench_die("count");
@@ -244,7 +257,7 @@ static void parse(int argc, char **argv, struct options *o)
 	*o = (struct options){ .size = 1 << 20, .batch = 1, .total = UINT64_C(4) << 30 };
 	if (argc < 2 || (strcmp(argv[1], "stream") != 0 && strcmp(argv[1], "framed") != 0)) {
 		(void)fprintf(stderr, "usage: tcp_floor stream|framed [--size N] [--batch N] "
-		                      "[--total N] [--sockbuf N] [--poll] [--json]\n");
+		                      "[--total N] [--sockbuf N] [--one] [--poll] [--json]\n");
 		exit(2);
 	}
 	o->framed = strcmp(argv[1], "framed") == 0;
@@ -257,6 +270,8 @@ static void parse(int argc, char **argv, struct options *o)
 
 		if (strcmp(argv[i], "--json") == 0)
 			o->json = true;
+		else if (strcmp(argv[i], "--one") == 0)
+			o->one = true;
 		else if (strcmp(argv[i], "--poll") == 0)
 			o->poll = true;
 		else if (value && i + 1 < argc)

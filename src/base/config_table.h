@@ -39,7 +39,7 @@
 	  "CPU the workers are pinned to; -1 = chosen from the NUMA node")                         \
 	X(TCP_CHUNK_BYTES, "tcp_chunk_bytes", "bytes", BYTES, 4096, 1 << 30, 1 << 20,              \
 	  "tcp: longest frame; a long write is cut into frames of this length")                    \
-	X(TCP_SNDBUF_BYTES, "tcp_sndbuf_bytes", "bytes", BYTES, 0, 1 << 30, 4 << 20,               \
+	X(TCP_SNDBUF_BYTES, "tcp_sndbuf_bytes", "bytes", BYTES, 0, 1 << 30, 0,                     \
 	  "tcp: send and receive buffer asked of the kernel for a socket; 0 = its own tuning")     \
 	X(TCP_USER_TIMEOUT_MS, "tcp_user_timeout_ms", "ms", INT, 0, 86400000, 0,                   \
 	  "tcp: how long sent bytes may stay unacknowledged before a connection counts as lost;"   \

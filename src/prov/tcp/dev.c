@@ -20,9 +20,9 @@
 enum {
 	EVENTS_A_TURN = 64,
 	CLOSE_FLUSH_MS = 1000,
-	/* The kernel gives up on a receiver that does not read, too. Heartbeats tell busy peers from
-	 * dead ones and allow one that is driven by its program several time-outs; the kernel's
-	 * verdict must not come first. */
+	/* The kernel gives up on a receiver that does not read, too. Heartbeats tell a busy peer
+	 * from a dead one and allow one that is driven by its program several time-outs; the
+	 * kernel's verdict must not come first. */
 	PEER_TIMEOUTS = 5,
 };
 
