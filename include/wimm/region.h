@@ -20,6 +20,31 @@ struct wimm_mr_desc {
 	uint8_t bytes[WIMM_MR_DESC_MAX_BYTES];
 };
 
+struct wimm_alloc_opts {
+	uint32_t size;
+	uint32_t flags;              /* none defined */
+	uint64_t reserved[4];        /* zero */
+};
+#define WIMM_ALLOC_OPTS_INIT { .size = sizeof(struct wimm_alloc_opts) }
+
+/** Allocate memory that peers on this machine can be given: registered with wimm_reg_mr(), whole
+ *  or in part, a peer that holds the region's descriptor writes straight into it instead of having
+ *  its bytes copied twice. It can be taken back from a peer at any time. Zero-filled, aligned to a
+ *  page, huge pages asked for. It belongs to no engine; a child of a fork does not inherit it.
+ *  Other memory may be registered just as well.
+ *  len_bytes  1..2^61; rounded up to whole pages.   opts  NULL = defaults.
+ *  Returns: OK, E_INVAL (NULL, length 0, unknown flag), E_NOMEM, E_SYSTEM (out of descriptors:
+ *  wimm_last_error_text() has the reason). *out is set only on OK.
+ *  Thread: any.  Blocks: no.  Owns: the caller, until wimm_free(). */
+WIMM_API WIMM_MUST_CHECK wimm_status wimm_alloc(uint64_t len_bytes,
+						const struct wimm_alloc_opts *opts, void **out);
+
+/** Give back what wimm_alloc() returned; NULL is fine.
+ *  Returns: OK, E_INVAL (no such allocation), E_BUSY (a region of an engine lies in it), E_FORKED
+ *  (the parent's).
+ *  Thread: any.  Blocks: no. */
+WIMM_API WIMM_MUST_CHECK wimm_status wimm_free(void *addr);
+
 #define WIMM_MR_LOCAL_ONLY 1u /* a source only: no peer may write into it */
 #define WIMM_MR_STRICT_ORDER 2u /* content is polled by the application: no relaxed ordering */
 

@@ -325,6 +325,16 @@ class wimm_mr_desc(Structure):
     ]
 
 
+class wimm_alloc_opts(Structure):
+    """struct wimm_alloc_opts"""
+
+    _fields_ = [
+        ("size", c_uint32),
+        ("flags", c_uint32),
+        ("reserved", c_uint64 * 4),
+    ]
+
+
 class wimm_mr_opts(Structure):
     """struct wimm_mr_opts"""
 
@@ -659,6 +669,8 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "wimm_poll_imm": (c_int, [c_void_p, c_uint32, POINTER(c_uint64)]),
     "wimm_forget_imm": (c_int, [c_void_p, c_uint32, POINTER(c_uint64)]),
     "wimm_retire_imm": (c_int, [c_void_p, c_uint32, POINTER(wimm_on_done), POINTER(c_uint64)]),
+    "wimm_alloc": (c_int, [c_uint64, POINTER(wimm_alloc_opts), POINTER(c_void_p)]),
+    "wimm_free": (c_int, [c_void_p]),
     "wimm_reg_mr": (c_int, [
         c_void_p,
         c_void_p,
