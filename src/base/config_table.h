@@ -53,8 +53,8 @@
 	X(PROVIDER, "provider", 32, "tcp",                                                         \
 	  "what moves the bytes of an engine that names no provider: tcp or sim")                  \
 	X(HOST_WAY, "host_way", 16, "auto",                                                        \
-	  "host: how bytes travel: auto (the fastest that the kernel allows), pull (the receiver"  \
-	  " fetches them) or ring (through the shared ring)")                                      \
+	  "host: how long writes travel: auto (into memory of wimm_alloc, else as pull), pull"     \
+	  " (the receiver fetches them), push (the sender writes them) or ring")                   \
 	X(NICS, "nics", CONFIG_TEXT_BYTES, "",                                                     \
 	  "NICs of an engine that names none, with commas between; for tcp local addresses;"       \
 	  " empty = all that are found")

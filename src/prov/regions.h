@@ -77,4 +77,9 @@ WIMM_MUST_CHECK wimm_status prov_regions_check(const struct prov_regions *r, uin
 void prov_regions_explain(const struct prov_regions *r, uint64_t key, uint64_t addr,
                           uint64_t len_bytes, char *text, size_t text_bytes);
 
+/* Worker, inside a stay: where a region for peers lies. False: no region of that key, or for local
+ * use only. */
+bool prov_regions_find(const struct prov_regions *r, uint64_t key, uint64_t *out_addr,
+                       uint64_t *out_len_bytes);
+
 #endif

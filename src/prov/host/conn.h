@@ -25,6 +25,8 @@ enum host_packet {
 	HOST_PACKET_BELL,        /* path: look at the ring */
 	HOST_PACKET_JOIN,        /* path: dialler, acceptor, dialler; see probe.h */
 	HOST_PACKET_ERROR,       /* path: i32 status, text; the last packet */
+	HOST_PACKET_ASK,         /* path: a region's key; see share.h */
+	HOST_PACKET_GIVE,        /* path: the answer, with a descriptor or without */
 };
 
 enum host_refusal {

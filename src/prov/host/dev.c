@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/config.h"
+#include "mem/shared.h"
 #include "plat/clock.h"
 #include "plat/thread.h"
 #include "prov/host/conn.h"
@@ -287,6 +288,7 @@ static wimm_status read_way(struct host_dev *dev, struct prov_error *error)
 		[HOST_WAY_AUTO] = "auto",
 		[HOST_WAY_PULL] = "pull",
 		[HOST_WAY_RING] = "ring",
+		[HOST_WAY_PUSH] = "push",
 	};
 	char text[CONFIG_TEXT_BYTES];
 
@@ -298,7 +300,7 @@ static wimm_status read_way(struct host_dev *dev, struct prov_error *error)
 		}
 	}
 	(void)snprintf(error->text, sizeof(error->text),
-	               "setting host_way is \"%.60s\": auto, pull or ring", text);
+	               "setting host_way is \"%.60s\": auto, pull, push or ring", text);
 	return WIMM_E_PARSE;
 }
 
@@ -319,6 +321,10 @@ wimm_status host_op_open(const struct prov_args *args, struct prov_caps *caps,
 		st = prov_regions_init(&dev->regions, args->max_regions);
 	if (st != WIMM_OK)
 		goto undo_dev;
+	dev->shared = mem_calloc(args->max_regions, sizeof(struct mem_shared *));
+	st = WIMM_E_NOMEM;
+	if (!dev->shared)
+		goto undo_regions;
 	dev->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
 	if (dev->epoll_fd < 0) {
 		error->vendor_code = (uint32_t)errno;
@@ -336,6 +342,7 @@ wimm_status host_op_open(const struct prov_args *args, struct prov_caps *caps,
 undo_epoll:
 	(void)close(dev->epoll_fd);
 undo_regions:
+	mem_free((void *)dev->shared);
 	prov_regions_fini(&dev->regions);
 undo_dev:
 	mem_free(dev);
@@ -352,6 +359,16 @@ static void flush_rest(struct host_dev *dev)
 		(void)host_op_poll((struct prov_dev *)dev, clock_now_ns(), ignored, 8);
 		plat_thread_yield();
 	}
+}
+
+/* Regions that the core has not deregistered. */
+static void release_shared(struct host_dev *dev)
+{
+	for (uint32_t i = 0; i < dev->regions.count; i++) {
+		if (dev->shared[i])
+			mem_shared_put(dev->shared[i]);
+	}
+	mem_free((void *)dev->shared);
 }
 
 void host_op_close(struct prov_dev *dev_)
@@ -376,6 +393,7 @@ void host_op_close(struct prov_dev *dev_)
 		host_ctl_drop(LIST_ENTRY(it, struct host_obj, all));
 	free_dead(dev);
 	(void)close(dev->epoll_fd);
+	release_shared(dev);
 	prov_regions_fini(&dev->regions);
 	mem_free(dev);
 }

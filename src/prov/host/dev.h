@@ -27,9 +27,11 @@ enum host_way {
 	HOST_WAY_AUTO,
 	HOST_WAY_PULL, /* fetched by the receiver where the kernel allows it */
 	HOST_WAY_RING, /* through the ring, always */
+	HOST_WAY_PUSH, /* written by the sender where the kernel allows it */
 };
 
 struct host_dev;
+struct mem_shared;
 
 struct host_obj {
 	struct host_dev *dev;
@@ -65,6 +67,7 @@ struct host_dev {
 	int listen_fd;
 	/* Shared; see prov/regions.h. */
 	struct prov_regions regions;
+	struct mem_shared **shared; /* by slot; of regions in memory that can be given away */
 	/* Owned by the worker. */
 	_Alignas(64) uint64_t now_ns; /* of the last poll */
 	uint64_t next_timer_ns;       /* no timer is due earlier */

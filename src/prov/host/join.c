@@ -10,6 +10,8 @@
 #include "plat/rand.h"
 #include "prov/host/foreign.h"
 
+#include <errno.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -22,10 +24,13 @@ struct join {
 	uint64_t probe_addr;            /* 1, 2: of the probe in the sender's own memory */
 	uint32_t fetch_errno;           /* 2, 3: of reading the other side's probe */
 	uint8_t fetched[HOST_NONCE_BYTES];
+	uint32_t store_errno; /* 2, 3: of writing into the other side's probe */
+	uint8_t stored[HOST_NONCE_BYTES];
 	uint8_t fetch_right; /* 3, 4: what the other side fetched was right */
+	uint8_t store_right; /* 3, 4: what the other side wrote has come */
 };
 
-enum { JOIN_BYTES = 1 + HOST_NONCE_BYTES + 8 + 4 + HOST_NONCE_BYTES + 1 };
+enum { JOIN_BYTES = 1 + HOST_NONCE_BYTES + 8 + 2 * (4 + HOST_NONCE_BYTES) + 2 };
 
 static void join_encode(const struct join *j, uint8_t *out)
 {
@@ -37,7 +42,10 @@ static void join_encode(const struct join *j, uint8_t *out)
 	bw_u64(&w, j->probe_addr);
 	bw_u32(&w, j->fetch_errno);
 	bw_bytes(&w, j->fetched, sizeof(j->fetched));
+	bw_u32(&w, j->store_errno);
+	bw_bytes(&w, j->stored, sizeof(j->stored));
 	bw_u8(&w, j->fetch_right);
+	bw_u8(&w, j->store_right);
 }
 
 static bool join_decode(const uint8_t *in, size_t len, struct join *out)
@@ -50,7 +58,10 @@ static bool join_decode(const uint8_t *in, size_t len, struct join *out)
 	out->probe_addr = br_u64(&r);
 	out->fetch_errno = br_u32(&r);
 	br_bytes(&r, out->fetched, sizeof(out->fetched));
+	out->store_errno = br_u32(&r);
+	br_bytes(&r, out->stored, sizeof(out->stored));
 	out->fetch_right = br_u8(&r);
+	out->store_right = br_u8(&r);
 	return br_done(&r);
 }
 
@@ -71,6 +82,8 @@ static void attach(struct host_path *path, struct host_area *area)
 	unsigned int side = host_path_side(path);
 
 	path->area = area;
+	path->peer_pid = path->conn->pid;
+	path->pidfd = host_foreign_pidfd(path->peer_pid);
 	path->tx.lane = &area->lane[side];
 	path->rx.lane = &area->lane[1 - side];
 }
@@ -111,34 +124,61 @@ static wimm_status say(struct host_path *path, const struct join *j, int fd)
 	return conn_over(path);
 }
 
-/* Fill in what this side found out about reading the other one. */
-static void fetch_probe(struct host_path *path, uint64_t addr, struct join *out)
+/* Fill in what this side found out about reaching the other one's memory. */
+static void try_probe(struct host_path *path, uint64_t addr, struct join *out)
 {
-	int code = host_foreign_fetch(path->conn->pid, addr, out->fetched, sizeof(out->fetched));
+	int code = host_foreign_fetch(path->peer_pid, addr + offsetof(struct host_probe, read_me),
+	                              out->fetched, sizeof(out->fetched));
 
 	out->fetch_errno = (uint32_t)code;
 	path->ways.rx_offer_errno = code;
+	out->store_errno = EOPNOTSUPP;
+	if (path->obj.dev->way != HOST_WAY_PUSH ||
+	    rand_bytes(out->stored, sizeof(out->stored)) != WIMM_OK)
+		return;
+	code = host_foreign_store(path->peer_pid, path->pidfd,
+	                          addr + offsetof(struct host_probe, write_me), out->stored,
+	                          sizeof(out->stored));
+	out->store_errno = (uint32_t)code;
+	path->ways.tx_store_errno = code;
 }
 
-/* What the other side found out about reading this one. */
-static uint8_t judge_fetch(struct host_path *path, const struct join *in)
+/* What the other side found out about reaching this one's. */
+static void judge_probe(struct host_path *path, const struct join *in, struct join *out)
 {
-	bool right = in->fetch_errno == 0 &&
-	             memcmp(in->fetched, path->probe.read_me, sizeof(in->fetched)) == 0;
+	bool way = path->obj.dev->way != HOST_WAY_RING;
 
-	path->ways.tx_offer = right && path->obj.dev->way != HOST_WAY_RING;
+	out->fetch_right = in->fetch_errno == 0 &&
+	                   memcmp(in->fetched, path->probe.read_me, sizeof(in->fetched)) == 0;
+	out->store_right = in->store_errno == 0 &&
+	                   memcmp(in->stored, path->probe.write_me, sizeof(in->stored)) == 0;
+	path->ways.tx_offer = out->fetch_right && way;
 	path->ways.tx_offer_errno = (int)in->fetch_errno;
-	return right;
+}
+
+/* What the other side thinks of what this one did. */
+static void learn_verdict(struct host_path *path, const struct join *in)
+{
+	path->ways.rx_offer = in->fetch_right == 1;
+	path->ways.tx_store = in->store_right == 1 && path->obj.dev->way == HOST_WAY_PUSH;
 }
 
 static void log_ways(const struct host_path *path)
 {
 	const struct host_ways *ways = &path->ways;
+	const char *shared = path->obj.dev->way == HOST_WAY_AUTO
+	                             ? "memory of wimm_alloc() is shared; other "
+	                             : "";
 
-	if (ways->tx_offer)
-		LOG_INFO("host: process %d fetches from this one", (int)path->conn->pid);
+	if (ways->tx_store)
+		LOG_INFO("host: to process %d: %smemory is written into", (int)path->peer_pid,
+		         shared);
+	else if (ways->tx_offer)
+		LOG_INFO("host: to process %d: %smemory is fetched by it", (int)path->peer_pid,
+		         shared);
 	else
-		LOG_INFO("host: bytes for process %d go through the ring: %s", (int)path->conn->pid,
+		LOG_INFO("host: to process %d: %smemory goes through the ring: %s",
+		         (int)path->peer_pid, shared,
 		         path->obj.dev->way == HOST_WAY_RING
 		                 ? "setting host_way"
 		                 : host_foreign_reason(ways->tx_offer_errno));
@@ -201,7 +241,7 @@ static wimm_status answer(struct host_path *path, const struct join *in, int fd)
 	if (!nonce_write(path) || rand_bytes(&path->probe, sizeof(path->probe)) != WIMM_OK)
 		return WIMM_E_SYSTEM;
 	nonce_read(path, j.echo);
-	fetch_probe(path, in->probe_addr, &j);
+	try_probe(path, in->probe_addr, &j);
 	return say(path, &j, -1);
 }
 
@@ -223,7 +263,7 @@ static wimm_status heard(struct host_path *path, const struct join *in, int fd)
 		return st == WIMM_OK ? WIMM_AGAIN : st;
 	}
 	if (in->step == 4 && path->active && path->echoed) {
-		path->ways.rx_offer = in->fetch_right == 1;
+		learn_verdict(path, in);
 		return WIMM_OK;
 	}
 	if (in->step != (path->active ? 2 : 3) || path->echoed)
@@ -233,12 +273,12 @@ static wimm_status heard(struct host_path *path, const struct join *in, int fd)
 		              "the nonce written through the shared memory did not come back");
 	path->echoed = true;
 	j.step = (uint8_t)(in->step + 1);
-	j.fetch_right = judge_fetch(path, in);
+	judge_probe(path, in, &j);
 	if (path->active) {
 		nonce_read(path, j.echo);
-		fetch_probe(path, in->probe_addr, &j);
+		try_probe(path, in->probe_addr, &j);
 	} else {
-		path->ways.rx_offer = in->fetch_right == 1;
+		learn_verdict(path, in);
 	}
 	st = say(path, &j, -1);
 	return st == WIMM_OK && path->active ? WIMM_AGAIN : st;
@@ -287,4 +327,7 @@ void host_join_fini(struct host_path *path)
 	if (path->area)
 		memfd_unmap(path->area, sizeof(*path->area));
 	path->area = NULL;
+	if (path->pidfd >= 0)
+		(void)close(path->pidfd);
+	path->pidfd = -1;
 }

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "prov/providers.h"
 
+#include "mem/shared.h"
 #include "prov/host/addr.h"
 #include "prov/host/ctl.h"
 #include "prov/host/dev.h"
 #include "prov/host/path.h"
+#include "prov/host/share.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -14,27 +16,59 @@ static void op_addr(const struct prov_dev *dev, struct prov_addr *out)
 	host_name_encode(&((const struct host_dev *)dev)->name, out);
 }
 
-static wimm_status op_reg(struct prov_dev *dev, void *addr, uint64_t len_bytes, bool remote,
+/* Where the slot's allocation is kept; NULL: no such slot, or one in use. */
+static struct mem_shared **free_slot(struct host_dev *dev, uint64_t key)
+{
+	uint32_t index = PROV_KEY_SLOT(key);
+
+	if (index >= dev->regions.count ||
+	    atomic_load_explicit(&dev->regions.slots[index].key, memory_order_relaxed) != 0)
+		return NULL;
+	return &dev->shared[index];
+}
+
+static wimm_status op_reg(struct prov_dev *dev_, void *addr, uint64_t len_bytes, bool remote,
                           uint64_t core_key, uint64_t *out_key, struct prov_error *error)
 {
-	struct prov_regions *regions = &((struct host_dev *)dev)->regions;
-	wimm_status st = prov_regions_add(regions, addr, len_bytes, remote, core_key);
+	struct host_dev *dev = (struct host_dev *)dev_;
+	struct mem_shared **slot = free_slot(dev, core_key);
+	wimm_status st;
 
+	/* Before the key is there: who sees the key sees this too. */
+	if (slot)
+		*slot = remote ? mem_shared_get(addr, len_bytes) : NULL;
+	st = prov_regions_add(&dev->regions, addr, len_bytes, remote, core_key);
 	if (st == WIMM_OK) {
 		*out_key = core_key;
 		return WIMM_OK;
 	}
+	if (slot && *slot) {
+		mem_shared_put(*slot);
+		*slot = NULL;
+	}
 	*error = (struct prov_error){ 0 };
-	(void)snprintf(error->text, sizeof(error->text),
-	               "host: cannot register %" PRIu64 " bytes as region %" PRIu32 " of %" PRIu32
-	               ": %s",
-	               len_bytes, PROV_KEY_SLOT(core_key), regions->count, wimm_status_text(st));
+	(void)snprintf(
+		error->text, sizeof(error->text),
+		"host: cannot register %" PRIu64 " bytes as region %" PRIu32 " of %" PRIu32 ": %s",
+		len_bytes, PROV_KEY_SLOT(core_key), dev->regions.count, wimm_status_text(st));
 	return st;
 }
 
-static void op_dereg(struct prov_dev *dev, uint64_t key)
+static void op_dereg(struct prov_dev *dev_, uint64_t key)
 {
-	prov_regions_remove(&((struct host_dev *)dev)->regions, key);
+	struct host_dev *dev = (struct host_dev *)dev_;
+	uint32_t index = PROV_KEY_SLOT(key);
+	struct mem_shared *shared;
+
+	if (index >= dev->regions.count ||
+	    atomic_load_explicit(&dev->regions.slots[index].key, memory_order_relaxed) != key)
+		return;
+	shared = dev->shared[index];
+	prov_regions_remove(&dev->regions, key);
+	host_share_revoke(dev, key, shared);
+	dev->shared[index] = NULL;
+	if (shared)
+		mem_shared_put(shared);
 }
 
 const struct prov_ops prov_host_ops = {

@@ -9,6 +9,7 @@
 #include <endian.h>
 #include <string.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 enum {
 	OFFER_VERSION = 1,
@@ -17,12 +18,14 @@ enum {
 	PACKETS_A_TURN = 32,
 	ERROR_TEXT_MAX = 255,
 	ERROR_HEAD_BYTES = 5, /* kind, i32 status */
+	CLOSE_LOOK_MS = 1,    /* at a peer that may still be writing */
 };
 
 void host_path_free(struct host_obj *obj)
 {
 	struct host_path *path = LIST_ENTRY(obj, struct host_path, obj);
 
+	host_maps_fini(&path->maps);
 	host_join_fini(path);
 	mem_free(path->tx.ring);
 	mem_free(path);
@@ -70,8 +73,9 @@ struct prov_path *host_op_path_open(struct prov_dev *dev, const struct prov_addr
 
 	if (!path)
 		return NULL;
+	path->pidfd = -1;
 	path->tx.ring = mem_calloc(HOST_POST_DEPTH, sizeof(*path->tx.ring));
-	if (!path->tx.ring ||
+	if (!path->tx.ring || host_maps_init(&path->maps) != WIMM_OK ||
 	    (!active && rand_bytes(path->token, sizeof(path->token)) != WIMM_OK)) {
 		mem_free(path->tx.ring);
 		mem_free(path);
@@ -142,8 +146,11 @@ void host_path_joined(struct host_path *path, struct host_conn *conn)
 
 void host_path_lost(struct host_path *path)
 {
-	if (!path->failed)
+	if (!path->failed) {
 		host_tx_abandon(path);
+		host_share_close(path);
+		host_maps_flush(&path->maps);
+	}
 	path->failed = true;
 	if (path->conn)
 		host_conn_close(path->conn);
@@ -227,13 +234,57 @@ static void told_error(struct host_path *path, const uint8_t *packet, size_t byt
 	host_path_lost(path);
 }
 
-/* Packets on a path that is up: bells, an error, the end. */
+/* The peer asks for a region. */
+static void answer(struct host_path *path, const uint8_t *packet)
+{
+	uint8_t bytes[HOST_GIVEN_BYTES];
+	struct iovec iov = { bytes, sizeof(bytes) };
+	struct host_given given;
+	uint64_t key;
+	int fd;
+
+	memcpy(&key, packet + 1, sizeof(key));
+	host_share_give(path, le64toh(key), &given, &fd);
+	host_given_encode(&given, bytes);
+	/* An answer that does not get out leaves the peer with the other ways. */
+	(void)host_conn_send(path->conn, HOST_PACKET_GIVE, &iov, 1, fd);
+	if (fd >= 0)
+		(void)close(fd);
+}
+
+/* One packet on a path that is up. False: malformed. */
+static bool packet_in(struct host_path *path, const uint8_t *packet, size_t bytes, int fd)
+{
+	struct host_given given;
+
+	switch (packet[0]) {
+	case HOST_PACKET_BELL:
+		return true;
+	case HOST_PACKET_ERROR:
+		if (bytes < ERROR_HEAD_BYTES)
+			return false;
+		told_error(path, packet, bytes);
+		return true;
+	case HOST_PACKET_ASK:
+		if (bytes != 1 + HOST_ASK_BYTES)
+			return false;
+		answer(path, packet);
+		return true;
+	case HOST_PACKET_GIVE:
+		return host_given_decode(packet + 1, bytes - 1, &given) &&
+		       host_maps_given(path, &given, fd);
+	default:
+		return false;
+	}
+}
+
 static void packets_step(struct host_path *path)
 {
 	uint8_t packet[ERROR_HEAD_BYTES + ERROR_TEXT_MAX];
 
-	for (int i = 0; i < PACKETS_A_TURN && path->conn->can_read && !path->ended; i++) {
-		ssize_t got = host_conn_recv(path->conn, packet, sizeof(packet), NULL);
+	for (int i = 0; i < PACKETS_A_TURN && !path->failed && path->conn->can_read; i++) {
+		int fd;
+		ssize_t got = host_conn_recv(path->conn, packet, sizeof(packet), &fd);
 
 		if (got == 0)
 			return;
@@ -241,15 +292,15 @@ static void packets_step(struct host_path *path)
 			host_conn_fail_text(path->conn, &path->fail, WIMM_E_PATH_LOST, "path lost");
 			path->ended = true;
 			path->end_pos = path->rx.pos + path->rx.count + HOST_RING_ENTRIES;
-		} else if (packet[0] == HOST_PACKET_ERROR && got >= ERROR_HEAD_BYTES) {
-			told_error(path, packet, (size_t)got);
-			return;
-		} else if (packet[0] != HOST_PACKET_BELL) {
-			host_fail_set(&path->fail, WIMM_E_PROTOCOL, 0,
-			              "peer sent a packet of kind %u on a path", packet[0]);
-			host_path_reject(path);
 			return;
 		}
+		if (!packet_in(path, packet, (size_t)got, fd)) {
+			host_fail_set(&path->fail, WIMM_E_PROTOCOL, 0,
+			              "peer sent a malformed packet of kind %u", packet[0]);
+			host_path_reject(path);
+		}
+		if (fd >= 0)
+			(void)close(fd);
 	}
 }
 
@@ -288,6 +339,10 @@ static bool join_step(struct host_path *path, struct host_emit *emit)
 
 static bool close_step(struct host_path *path, struct host_emit *emit)
 {
+	if (host_share_writing(path)) {
+		host_obj_timer(&path->obj, CLOSE_LOOK_MS);
+		return false;
+	}
 	/* What had landed before the fence is still told, so that both sides agree on it. */
 	if (!host_rx_report(path, emit) || !host_tx_report(path, emit) ||
 	    !host_tx_report_lost(path, emit) || host_emit_full(emit))
@@ -319,7 +374,8 @@ static bool up_step(struct host_path *path, struct host_emit *emit)
 {
 	bool more;
 
-	packets_step(path);
+	if (!path->ended)
+		packets_step(path);
 	if (path->failed)
 		return true;
 	more = host_rx_step(path, emit);

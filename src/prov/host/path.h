@@ -7,6 +7,7 @@
  * found out then, path_tx.c the sending half, path_rx.c the receiving half. */
 
 #include "prov/host/conn.h"
+#include "prov/host/maps.h"
 #include "prov/host/ring.h"
 
 #define HOST_POST_DEPTH 1024u /* work requests in flight; a power of two */
@@ -19,6 +20,15 @@ enum host_req_state {
 	HOST_REQ_DROPPED, /* taken back: the peer never counts it */
 };
 
+enum host_req_by {
+	HOST_BY_NONE, /* not decided */
+	HOST_BY_ENTRY,
+	HOST_BY_RING,
+	HOST_BY_OFFER,
+	HOST_BY_COPY,  /* into the peer's memory, mapped here */
+	HOST_BY_STORE, /* into the peer's memory, by the kernel */
+};
+
 enum host_req_cancel {
 	HOST_CANCEL_NONE,
 	HOST_CANCEL_DUE, /* PROV_DONE with E_CANCELLED to be reported */
@@ -29,7 +39,7 @@ struct host_req {
 	struct prov_wr wr;
 	uint8_t state;  /* enum host_req_state */
 	uint8_t cancel; /* enum host_req_cancel */
-	bool offered;   /* its entries are offers */
+	uint8_t by;     /* enum host_req_by */
 	bool begun;     /* entries from first_pos on exist */
 	uint32_t first_pos;
 	uint32_t next_pos; /* behind its newest entry */
@@ -43,7 +53,9 @@ struct host_tx {
 	uint32_t ack;  /* up to here all are acked or dropped */
 	uint32_t send; /* first whose last entry is not in the ring */
 	uint32_t tail;
-	uint64_t send_off; /* bytes of `send` that are in entries already */
+	uint64_t send_off;  /* bytes of `send` that are in entries already */
+	uint64_t piece_off; /* bytes copied already of the piece that COPY is at */
+	uint64_t budget;    /* bytes left to this turn */
 	uint32_t cancels_due;
 	uint32_t published; /* next entry */
 	uint32_t acked;     /* entries the peer has placed, as last seen and checked */
@@ -71,11 +83,15 @@ struct host_ways {
 	int tx_offer_errno; /* why not; 0: it was not tried */
 	bool rx_offer;      /* this process can fetch from the peer */
 	int rx_offer_errno;
+	bool tx_store; /* this process can write into the peer; tried where the setting asks */
+	int tx_store_errno;
 };
 
-/* What the other process reads, to show that it can. In memory of our own, not shared. */
+/* What the other process reads and writes, to show that it can. In memory of our own, not
+ * shared. */
 struct host_probe {
 	uint8_t read_me[HOST_NONCE_BYTES];
+	uint8_t write_me[HOST_NONCE_BYTES];
 };
 
 enum host_join_state {
@@ -102,11 +118,15 @@ struct host_path {
 	bool down_reported;
 	bool closing; /* path_close() was called */
 	bool bell_due;
-	uint8_t join;                    /* enum host_join_state */
-	bool echoed;                     /* what this side wrote through the area has come back */
+	bool gave_foreign; /* ordinary memory of this process, to be written by the peer */
+	uint8_t join;      /* enum host_join_state */
+	bool echoed;       /* what this side wrote through the area has come back */
 	uint8_t nonce[HOST_NONCE_BYTES]; /* that */
 	struct host_fail fail;
 	struct host_area *area; /* NULL: none */
+	pid_t peer_pid;         /* fixed once joined, as is: */
+	int pidfd;              /* readable when the peer's process is gone; -1: none */
+	struct host_maps maps;
 	struct host_ways ways;
 	struct host_probe probe;
 	struct host_tx tx;
@@ -142,6 +162,17 @@ WIMM_MUST_CHECK wimm_status host_join_step(struct host_path *path);
 void host_join_fini(struct host_path *path);
 
 /* --- path_tx.c --- */
+static inline struct host_req *host_tx_req(struct host_tx *tx, uint32_t pos)
+{
+	return &tx->ring[pos & (HOST_POST_DEPTH - 1)];
+}
+
+/* Whether a request travels this way; decides it if nobody has. */
+bool host_tx_by(struct host_path *path, struct host_req *req, enum host_req_by by);
+/* Length of the piece of the request at `send` that one entry stands for. */
+uint32_t host_tx_piece_bytes(const struct host_tx *tx, const struct host_req *req);
+/* An entry for the request at `send`: kind, length, and source or bytes are filled in. */
+void host_tx_publish(struct host_path *path, struct host_req *req, struct host_entry *e);
 /* Put what is queued into the ring. */
 void host_tx_step(struct host_path *path);
 /* Look how far the peer is. False: it lies. */
@@ -152,6 +183,10 @@ void host_tx_abandon(struct host_path *path);
 bool host_tx_report(struct host_path *path, struct host_emit *emit);
 /* After path_close(): report everything that is left as lost. False: full. */
 bool host_tx_report_lost(struct host_path *path, struct host_emit *emit);
+
+/* --- push.c --- */
+/* The run of STORE requests at `send`, as one system call. False: not now. */
+bool host_push_step(struct host_path *path);
 
 /* --- path_rx.c --- */
 /* Read, place and report. True: there is more. */

@@ -160,7 +160,7 @@ static ssize_t fetch(struct host_path *path)
 		rx->done++;
 		return 0;
 	}
-	got = host_foreign_fetch_many(path->conn->pid, to, from, count, &code);
+	got = host_foreign_fetch_many(path->peer_pid, to, from, count, &code);
 	if (got < 0) {
 		uint32_t pos = pos_of(rx, rx->done);
 
@@ -169,7 +169,7 @@ static ssize_t fetch(struct host_path *path)
 		host_fail_set(&path->fail, WIMM_E_PATH_LOST, code,
 		              "cannot fetch %" PRIu64 " bytes at %#" PRIx64 " of process %d: %s",
 		              (uint64_t)from[0].iov_len, (uint64_t)(uintptr_t)from[0].iov_base,
-		              (int)path->conn->pid, strerror(code));
+		              (int)path->peer_pid, strerror(code));
 		return -1;
 	}
 	for (left = got; rx->done < rx->count;) {

@@ -14,12 +14,9 @@ _Static_assert(HOST_ENTRY_IMM == PROV_WR_IMM && HOST_ENTRY_PART == PROV_WR_PART,
 enum {
 	OFFER_MIN_BYTES = 8192, /* below, copying twice is faster than a system call */
 	PIECE_MIN_BYTES = 4096, /* do not cut finer because the byte ring is nearly full */
+	COPY_BYTES = 256 << 10, /* at a time: how long an owner may have to wait */
+	TURN_BYTES = 2 << 20,   /* a turn copies about this much */
 };
-
-static struct host_req *req_at(struct host_tx *tx, uint32_t pos)
-{
-	return &tx->ring[pos & (HOST_POST_DEPTH - 1)];
-}
 
 uint32_t host_op_post(struct prov_path *path_, const struct prov_wr *wr, uint32_t n)
 {
@@ -32,11 +29,12 @@ uint32_t host_op_post(struct prov_path *path_, const struct prov_wr *wr, uint32_
 	if (n > room)
 		n = room;
 	for (uint32_t i = 0; i < n; i++) {
-		struct host_req *req = req_at(tx, tx->tail + i);
+		struct host_req *req = host_tx_req(tx, tx->tail + i);
 
 		req->wr = wr[i];
 		req->state = HOST_REQ_QUEUED;
 		req->cancel = HOST_CANCEL_NONE;
+		req->by = HOST_BY_NONE;
 		req->begun = false;
 	}
 	tx->tail += n;
@@ -46,15 +44,20 @@ uint32_t host_op_post(struct prov_path *path_, const struct prov_wr *wr, uint32_
 	return n;
 }
 
+static void next_req(struct host_tx *tx)
+{
+	tx->send++;
+	tx->send_off = 0;
+	tx->piece_off = 0;
+}
+
 /* Step over what was cancelled, and what has been placed. */
 static void advance(struct host_tx *tx)
 {
-	while (tx->send != tx->tail && req_at(tx, tx->send)->state == HOST_REQ_DROPPED) {
-		tx->send++;
-		tx->send_off = 0;
-	}
+	while (tx->send != tx->tail && host_tx_req(tx, tx->send)->state == HOST_REQ_DROPPED)
+		next_req(tx);
 	for (; tx->ack != tx->send; tx->ack++) {
-		struct host_req *req = req_at(tx, tx->ack);
+		struct host_req *req = host_tx_req(tx, tx->ack);
 
 		if (req->state == HOST_REQ_DROPPED)
 			continue;
@@ -81,7 +84,7 @@ bool host_tx_acks(struct host_path *path)
 	return true;
 }
 
-static void publish(struct host_path *path, struct host_req *req, struct host_entry *e)
+void host_tx_publish(struct host_path *path, struct host_req *req, struct host_entry *e)
 {
 	struct host_tx *tx = &path->tx;
 	uint64_t off = tx->send_off;
@@ -105,10 +108,10 @@ static void publish(struct host_path *path, struct host_req *req, struct host_en
 	path->bell_due = true;
 	if (e->flags & HOST_ENTRY_LAST) {
 		req->state = HOST_REQ_SENT;
-		tx->send++;
-		tx->send_off = 0;
+		next_req(tx);
 	} else {
 		tx->send_off = off + e->len_bytes;
+		tx->piece_off = 0;
 	}
 }
 
@@ -133,7 +136,7 @@ static bool put_slot(struct host_path *path, struct host_req *req)
 	memcpy(tx->lane->bytes + at, (const uint8_t *)req->wr.src + tx->send_off, len);
 	e.len_bytes = (uint32_t)len;
 	tx->bytes_tail += len;
-	publish(path, req, &e);
+	host_tx_publish(path, req, &e);
 	return true;
 }
 
@@ -144,51 +147,130 @@ static void put_inline(struct host_path *path, struct host_req *req)
 
 	if (e.len_bytes > 0)
 		memcpy(e.inlined, req->wr.src, e.len_bytes);
-	publish(path, req, &e);
+	host_tx_publish(path, req, &e);
 }
 
 static void put_offer(struct host_path *path, struct host_req *req)
 {
-	uint64_t len = req->wr.len_bytes - path->tx.send_off;
 	struct host_entry e = {
 		.kind = HOST_ENTRY_OFFER,
-		.len_bytes = len < HOST_OFFER_BYTES ? (uint32_t)len : HOST_OFFER_BYTES,
+		.len_bytes = host_tx_piece_bytes(&path->tx, req),
 		.src = (uint64_t)(uintptr_t)req->wr.src + path->tx.send_off,
 	};
 
-	publish(path, req, &e);
+	host_tx_publish(path, req, &e);
+}
+
+/* What the peer gave is void, in the middle of it perhaps: begin the piece again by another way. */
+static void start_over(struct host_path *path, struct host_req *req)
+{
+	host_maps_flush(&path->maps);
+	path->tx.piece_off = 0;
+	req->by = HOST_BY_NONE;
+}
+
+/* Straight to where it belongs. False: the turn is over. */
+static bool put_copy(struct host_path *path, struct host_req *req)
+{
+	struct host_tx *tx = &path->tx;
+	struct host_entry e = { .kind = HOST_ENTRY_PLACED,
+		                .len_bytes = host_tx_piece_bytes(tx, req) };
+
+	while (tx->piece_off < e.len_bytes) {
+		uint64_t off = tx->send_off + tx->piece_off;
+		uint64_t len = e.len_bytes - tx->piece_off;
+		const struct host_map *map =
+			host_maps_find(path, req->wr.remote_key, req->wr.remote_addr + off, len);
+
+		if (tx->budget == 0) {
+			host_obj_ready(&path->obj);
+			return false;
+		}
+		if (len > COPY_BYTES)
+			len = COPY_BYTES;
+		if (map && host_maps_enter(&path->maps, tx->lane)) {
+			memcpy(map->base + (req->wr.remote_addr + off - map->addr),
+			       (const uint8_t *)req->wr.src + off, len);
+		} else {
+			map = NULL;
+		}
+		if (!host_maps_leave(&path->maps, tx->lane) || !map) {
+			start_over(path, req);
+			return true;
+		}
+		tx->piece_off += len;
+		tx->budget -= len < tx->budget ? len : tx->budget;
+	}
+	host_tx_publish(path, req, &e);
+	return true;
+}
+
+static uint8_t choose(struct host_path *path, const struct prov_wr *wr)
+{
+	uint8_t way = path->obj.dev->way;
+
+	if (wr->len_bytes <= HOST_INLINE_BYTES)
+		return HOST_BY_ENTRY;
+	if (way == HOST_WAY_AUTO &&
+	    host_maps_find(path, wr->remote_key, wr->remote_addr, wr->len_bytes))
+		return HOST_BY_COPY;
+	if (wr->len_bytes < OFFER_MIN_BYTES)
+		return HOST_BY_RING;
+	if (path->ways.tx_store &&
+	    host_maps_find(path, wr->remote_key, wr->remote_addr, wr->len_bytes))
+		return HOST_BY_STORE;
+	return path->ways.tx_offer ? HOST_BY_OFFER : HOST_BY_RING;
+}
+
+bool host_tx_by(struct host_path *path, struct host_req *req, enum host_req_by by)
+{
+	if (req->by == HOST_BY_NONE)
+		req->by = choose(path, &req->wr);
+	return req->by == by;
+}
+
+uint32_t host_tx_piece_bytes(const struct host_tx *tx, const struct host_req *req)
+{
+	uint64_t left = req->wr.len_bytes - tx->send_off;
+
+	return left < HOST_OFFER_BYTES ? (uint32_t)left : HOST_OFFER_BYTES;
 }
 
 /* One entry. False: no room now. */
 static bool put_next(struct host_path *path)
 {
 	struct host_tx *tx = &path->tx;
-	struct host_req *req = req_at(tx, tx->send);
+	struct host_req *req = host_tx_req(tx, tx->send);
 
 	if (tx->published - tx->acked == HOST_RING_ENTRIES)
 		return false;
-	if (!req->begun)
-		req->offered = path->ways.tx_offer && req->wr.len_bytes >= OFFER_MIN_BYTES;
-	if (req->wr.len_bytes <= HOST_INLINE_BYTES)
+	(void)host_tx_by(path, req, HOST_BY_NONE);
+	switch (req->by) {
+	case HOST_BY_ENTRY:
 		put_inline(path, req);
-	else if (req->offered)
+		return true;
+	case HOST_BY_COPY:
+		return put_copy(path, req);
+	case HOST_BY_STORE:
+		return host_push_step(path);
+	case HOST_BY_OFFER:
 		put_offer(path, req);
-	else
+		return true;
+	default:
 		return put_slot(path, req);
-	return true;
+	}
 }
 
 void host_tx_step(struct host_path *path)
 {
 	struct host_tx *tx = &path->tx;
 
+	tx->budget = TURN_BYTES;
 	while (tx->send != tx->tail) {
-		if (req_at(tx, tx->send)->state == HOST_REQ_DROPPED) {
-			tx->send++;
-			tx->send_off = 0;
-		} else if (!put_next(path)) {
+		if (host_tx_req(tx, tx->send)->state == HOST_REQ_DROPPED)
+			next_req(tx);
+		else if (!put_next(path))
 			return;
-		}
 	}
 }
 
@@ -221,7 +303,7 @@ static bool report_cancels(struct host_path *path, struct host_emit *emit)
 	struct host_tx *tx = &path->tx;
 
 	for (uint32_t pos = tx->head; tx->cancels_due > 0 && pos != tx->tail; pos++) {
-		struct host_req *req = req_at(tx, pos);
+		struct host_req *req = host_tx_req(tx, pos);
 
 		if (req->cancel != HOST_CANCEL_DUE)
 			continue;
@@ -242,7 +324,7 @@ bool host_tx_report(struct host_path *path, struct host_emit *emit)
 	if (tx->cancels_due > 0 && !report_cancels(path, emit))
 		return false;
 	for (; tx->head != tx->ack; tx->head++) {
-		struct host_req *req = req_at(tx, tx->head);
+		struct host_req *req = host_tx_req(tx, tx->head);
 
 		if (req->cancel == HOST_CANCEL_NONE && !report(path, emit, req, WIMM_OK, 0))
 			return false;
@@ -255,7 +337,7 @@ bool host_tx_report_lost(struct host_path *path, struct host_emit *emit)
 	struct host_tx *tx = &path->tx;
 
 	for (; tx->head != tx->tail; tx->ack = ++tx->head) {
-		struct host_req *req = req_at(tx, tx->head);
+		struct host_req *req = host_tx_req(tx, tx->head);
 
 		if (req->cancel == HOST_CANCEL_NONE &&
 		    !report(path, emit, req, WIMM_E_PATH_LOST, sent_flag(req)))
@@ -280,7 +362,7 @@ static bool withdraw(struct host_tx *tx, const struct host_req *req)
 /* Its source is not read any more after this. */
 static void take_back(struct host_tx *tx, struct host_req *req)
 {
-	bool withdrawn = req->begun && req->offered && withdraw(tx, req);
+	bool withdrawn = req->begun && req->by == HOST_BY_OFFER && withdraw(tx, req);
 
 	if (req->state == HOST_REQ_QUEUED || withdrawn)
 		req->state = HOST_REQ_DROPPED;
@@ -294,7 +376,7 @@ void host_op_cancel(struct prov_path *path_, uint64_t token)
 	if (path->failed)
 		return; /* all comes back anyway */
 	for (uint32_t pos = tx->head; pos != tx->tail; pos++) {
-		struct host_req *req = req_at(tx, pos);
+		struct host_req *req = host_tx_req(tx, pos);
 
 		if (req->wr.token != token || req->cancel != HOST_CANCEL_NONE ||
 		    req->state == HOST_REQ_ACKED)
@@ -316,7 +398,7 @@ void host_tx_abandon(struct host_path *path)
 	/* What has been placed until now is done; a peer that lies about it is over anyway. */
 	(void)host_tx_acks(path);
 	for (uint32_t pos = tx->ack; pos != tx->tail; pos++) {
-		struct host_req *req = req_at(tx, pos);
+		struct host_req *req = host_tx_req(tx, pos);
 
 		if (req->state == HOST_REQ_QUEUED || req->state == HOST_REQ_SENT)
 			take_back(tx, req);

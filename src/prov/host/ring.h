@@ -56,7 +56,9 @@ struct host_slot {
 };
 
 struct host_lane {
-	_Alignas(128) _Atomic uint64_t acked; /* entries placed; the reading side writes */
+	_Alignas(128) _Atomic uint64_t acked;   /* entries placed; the reading side writes */
+	_Alignas(128) _Atomic uint64_t gate;    /* see share.h; the reading side writes */
+	_Alignas(128) _Atomic uint64_t writing; /* see share.h; the writing side writes */
 	_Alignas(128) struct host_slot slot[HOST_RING_ENTRIES];
 	_Alignas(4096) uint8_t bytes[HOST_RING_BYTES];
 };

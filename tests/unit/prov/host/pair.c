@@ -2,6 +2,7 @@
 #include "pair.h"
 
 #include "base/config.h"
+#include "mem/shared.h"
 #include "plat/clock.h"
 #include "plat/rand.h"
 
@@ -29,7 +30,10 @@ void side_close(struct side *s)
 {
 	if (s->dev)
 		ops->close(s->dev);
-	free(s->mem);
+	if (s->own)
+		assert_ok(mem_shared_free(s->mem));
+	else
+		free(s->mem);
 	memset(s, 0, sizeof(*s));
 }
 
@@ -190,9 +194,12 @@ static void add_memory(struct side *s, uint32_t slot, uint64_t seed)
 {
 	struct prov_error error;
 	struct rng r;
+	void *mem;
+	int code;
 
-	s->mem = aligned_alloc(4096, PAIR_MEM_BYTES);
-	assert_non_null(s->mem);
+	assert_ok(s->own ? mem_shared_alloc(PAIR_MEM_BYTES, &mem, &code)
+	                 : posix_memalign(&mem, 4096, PAIR_MEM_BYTES));
+	s->mem = mem;
 	rng_init(&r, seed);
 	for (uint32_t i = 0; i < PAIR_MEM_BYTES; i += 8) {
 		uint64_t v = rng_u64(&r);
@@ -206,7 +213,8 @@ static void add_memory(struct side *s, uint32_t slot, uint64_t seed)
 void pair_open_devs(struct pair *p, const char *way)
 {
 	memset(p, 0, sizeof(*p));
-	assert_ok(config_set("host_way", way));
+	p->a.own = p->b.own = strcmp(way, "own") == 0;
+	assert_ok(config_set("host_way", p->b.own ? "auto" : way));
 	side_open(&p->a, "any");
 	side_open(&p->b, "any");
 	add_memory(&p->a, 3, 1);

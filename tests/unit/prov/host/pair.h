@@ -22,6 +22,7 @@ struct side {
 	struct prov_ctl *ctl; /* opened, or come in */
 	uint8_t *mem;
 	uint64_t key;
+	bool own;     /* mem is wimm's own */
 	uint32_t max; /* events asked of one poll */
 	uint32_t ups;
 	bool up;
@@ -56,7 +57,7 @@ struct pair {
 
 typedef bool (*pair_cond)(const struct pair *p);
 
-/* way: a value of the setting host_way; nic: of both, "any" if NULL. */
+/* way: a value of the setting host_way; or "own": auto, and the memory is wimm's own. */
 void pair_open_devs(struct pair *p, const char *way);
 void side_open(struct side *s, const char *nic);
 void side_close(struct side *s);

@@ -7,7 +7,7 @@
 #include <string.h>
 
 static const struct prov_ops *const ops = &prov_host_ops;
-static const char *const ways[] = { "ring", "pull", "auto" };
+static const char *const ways[] = { "ring", "pull", "auto", "own", "push" };
 
 enum { WAYS = sizeof(ways) / sizeof(ways[0]) };
 
@@ -278,13 +278,36 @@ static void path_cancelled_write_in_the_ring_frees_its_source(void **state)
 	pair_close(&p);
 }
 
-static void bad_write(uint64_t key_change, uint64_t dst, uint64_t len, wimm_status want)
+static bool a_has_answer(const struct pair *p)
+{
+	const struct host_path *path = (const struct host_path *)p->a.path;
+
+	const struct host_map *map = hash_find_ptr(&path->maps.by_key, p->b.key);
+
+	return map && map->kind != HOST_GIVE_NOTHING;
+}
+
+/* One write, so that a asks for b's memory, and wait for the answer if there is going to be one. */
+static void warm_up(struct pair *p)
+{
+	struct prov_wr wr = pair_wr(p, 1, 0, 0, 16384);
+
+	wr.flags = PROV_WR_IMM;
+	assert_int_equal(ops->post(p->a.path, &wr, 1), 1);
+	pair_drain(p, 1, 1);
+	if (p->b.own || ((struct host_dev *)p->b.dev)->way == HOST_WAY_PUSH)
+		assert_true(pair_until(p, a_has_answer));
+}
+
+static void bad_write(const char *way, uint64_t key_change, uint64_t dst, uint64_t len,
+                      wimm_status want)
 {
 	struct pair p;
 	struct prov_wr wr;
 	uint8_t *before = malloc(PAIR_MEM_BYTES);
 
-	pair_open(&p, "auto");
+	pair_open(&p, way);
+	warm_up(&p);
 	memcpy(before, p.b.mem, PAIR_MEM_BYTES);
 	wr = pair_wr(&p, 1, 0, dst, len);
 	wr.remote_key ^= key_change;
@@ -295,7 +318,7 @@ static void bad_write(uint64_t key_change, uint64_t dst, uint64_t len, wimm_stat
 	assert_int_equal(p.b.down_status, want);
 	assert_int_equal(p.a.down_status, want);
 	assert_non_null(strstr(p.a.down_text, "refused by the peer"));
-	assert_int_equal(p.b.imms, 0);
+	assert_int_equal(p.b.imms, 1);
 	assert_memory_equal(before, p.b.mem, PAIR_MEM_BYTES);
 	ops->path_close(p.a.path);
 	assert_true(pair_until(&p, pair_a_closed));
@@ -308,29 +331,66 @@ static void path_wrong_key_or_range_costs_the_path_only(void **state)
 {
 	/* Goal: nothing lands, nothing is counted, both sides know why. */
 	(void)state;
-	bad_write(UINT64_C(1) << 40, 0, 8, WIMM_E_REVOKED);
-	bad_write(7, 0, 8, WIMM_E_REVOKED);
-	bad_write(0, PAIR_MEM_BYTES - 7, 8, WIMM_E_RANGE);
-	bad_write(0, PAIR_MEM_BYTES - 7, 1000, WIMM_E_RANGE);
-	bad_write(0, PAIR_MEM_BYTES - 7, 65536, WIMM_E_RANGE);
+	for (int i = 0; i < WAYS; i++) {
+		bad_write(ways[i], UINT64_C(1) << 40, 0, 8, WIMM_E_REVOKED);
+		bad_write(ways[i], UINT64_C(1) << 40, 0, 65536, WIMM_E_REVOKED);
+		bad_write(ways[i], 7, 0, 8, WIMM_E_REVOKED);
+		bad_write(ways[i], 0, PAIR_MEM_BYTES - 7, 8, WIMM_E_RANGE);
+		bad_write(ways[i], 0, PAIR_MEM_BYTES - 7, 1000, WIMM_E_RANGE);
+		bad_write(ways[i], 0, PAIR_MEM_BYTES - 7, 65536, WIMM_E_RANGE);
+	}
 }
 
-static void path_deregistered_region_takes_no_more(void **state)
+static void deregistered(const char *way)
 {
-	/* Goal: a write behind dereg changes nothing. */
 	struct pair p;
 	struct prov_wr wr;
 	uint8_t before[65536];
 
-	(void)state;
-	pair_open(&p, "auto");
+	pair_open(&p, way);
+	warm_up(&p);
 	memcpy(before, p.b.mem, sizeof(before));
-	wr = pair_wr(&p, 1, 0, 0, sizeof(before));
-	assert_int_equal(ops->post(p.a.path, &wr, 1), 1);
 	ops->dereg(p.b.dev, p.b.key);
+	wr = pair_wr(&p, 1, 99, 0, sizeof(before));
+	assert_int_equal(ops->post(p.a.path, &wr, 1), 1);
 	assert_true(pair_until(&p, pair_b_down));
 	assert_int_equal(p.b.down_status, WIMM_E_REVOKED);
 	assert_memory_equal(before, p.b.mem, sizeof(before));
+	pair_close(&p);
+}
+
+static void path_deregistered_region_takes_no_more(void **state)
+{
+	/* Goal: a write behind dereg changes nothing, also of a sender that has it mapped. */
+	(void)state;
+	for (int i = 0; i < WAYS; i++)
+		deregistered(ways[i]);
+}
+
+static void path_own_memory_is_written_by_the_sender(void **state)
+{
+	/* Goal: after the first answer the receiver's worker has nothing to copy: the bytes are
+	 * there before it looks; and nothing of it is kept when the region goes and comes back. */
+	struct pair p;
+	struct prov_wr wr;
+	struct prov_error error;
+
+	(void)state;
+	pair_open(&p, "own");
+	warm_up(&p);
+	wr = pair_wr(&p, 1, 5, 100000, 1 << 20);
+	assert_int_equal(ops->post(p.a.path, &wr, 1), 1);
+	assert_memory_equal(p.b.mem + 100000, p.a.mem + 5, 1 << 20);
+	pair_drain(&p, 2, 1);
+	ops->dereg(p.b.dev, p.b.key);
+	assert_ok(ops->reg(p.b.dev, p.b.mem + 4096, 65536, true, p.b.key + (UINT64_C(1) << 32),
+	                   &p.b.key, &error));
+	for (uint64_t i = 0; i < 5; i++) {
+		wr = pair_wr(&p, 1, 7 + i, 4096 + i, 65536 - i);
+		assert_int_equal(ops->post(p.a.path, &wr, 1), 1);
+		pair_drain(&p, 3 + i, 1);
+		assert_memory_equal(p.b.mem + 4096 + i, p.a.mem + 7 + i, 65536 - i);
+	}
 	pair_close(&p);
 }
 
@@ -404,6 +464,7 @@ int main(void)
 		cmocka_unit_test(path_cancelled_write_in_the_ring_frees_its_source),
 		cmocka_unit_test(path_wrong_key_or_range_costs_the_path_only),
 		cmocka_unit_test(path_deregistered_region_takes_no_more),
+		cmocka_unit_test(path_own_memory_is_written_by_the_sender),
 		cmocka_unit_test(path_both_sides_write_at_once),
 		cmocka_unit_test(path_name_of_nobody_fails_with_its_name),
 	};
