@@ -82,6 +82,32 @@ wimm_status engine_open_here(const struct wimm_engine_opts *opts, struct wimm_en
 	return world != NULL ? engine_open_in(opts, &env, out) : wimm_engine_open(opts, out);
 }
 
+/* Whether regions lie in memory of wimm's own. */
+static bool own_memory(void)
+{
+	return strcmp(cfg.profile, "own") == 0;
+}
+
+static uint8_t *block_new(uint64_t bytes)
+{
+	void *block = NULL;
+
+	if (own_memory())
+		assert_ok(wimm_alloc(bytes, NULL, &block));
+	else
+		block = calloc(1, bytes);
+	assert_non_null(block);
+	return block;
+}
+
+static bool block_free(uint8_t *block)
+{
+	if (own_memory())
+		return wimm_free(block) == WIMM_OK;
+	free(block);
+	return true;
+}
+
 struct node *node_open_with(const struct wimm_engine_opts *opts, uint64_t bytes)
 {
 	struct node *n = calloc(1, sizeof(*n));
@@ -102,8 +128,7 @@ struct node *node_open_with(const struct wimm_engine_opts *opts, uint64_t bytes)
 	if (bytes == 0)
 		return n;
 	n->bytes = bytes;
-	n->block = calloc(1, bytes + 2 * GUARD_BYTES);
-	assert_non_null(n->block);
+	n->block = block_new(bytes + 2 * GUARD_BYTES);
 	memset(n->block, GUARD_BYTE, GUARD_BYTES);
 	memset(n->block + GUARD_BYTES + bytes, GUARD_BYTE, GUARD_BYTES);
 	n->mem = n->block + GUARD_BYTES;
@@ -237,7 +262,10 @@ static bool node_end(struct node *n)
 		     all_are(n->mem + n->bytes, GUARD_BYTES, GUARD_BYTE);
 	if (!ok)
 		print_error("guard bytes of a region were overwritten\n");
-	free(n->block);
+	if (!block_free(n->block)) {
+		print_error("the memory of a closed node is not free\n");
+		ok = false;
+	}
 	free(n);
 	return ok;
 }

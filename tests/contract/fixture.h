@@ -16,7 +16,7 @@
 /* The configuration of this run, from the command line. */
 struct contract_cfg {
 	const char *provider; /* "tcp", "host" or "sim" */
-	const char *profile;  /* of sim: "efa", "rc" or "late"; else "" */
+	const char *profile;  /* of sim: "efa", "rc", "late"; of host: "own" (memory), or a way */
 	uint32_t nics;
 	bool driven; /* WIMM_PROGRESS_CALLER */
 };

@@ -78,6 +78,8 @@ int main(int argc, char **argv)
 		*profile++ = '\0';
 	cfg.provider = argv[1];
 	cfg.profile = profile != NULL ? profile : "efa";
+	if (strcmp(cfg.provider, "host") == 0 && profile != NULL)
+		setenv("WIMM_HOST_WAY", strcmp(profile, "own") == 0 ? "auto" : profile, 1);
 	cfg.nics = (uint32_t)strtoul(argv[2], NULL, 10);
 	cfg.driven = strcmp(argv[3], "driven") == 0;
 	for (int i = 4; i < argc; i++)
