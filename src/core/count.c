@@ -185,7 +185,7 @@ void count_message(struct worker *w, struct peer *p, const struct wire_msg *m)
 		on_abandon(w, p, m);
 		return;
 	default:
-		ASSERT(!"a message of counting");
+		ASSERT(false && "a message of counting");
 	}
 }
 

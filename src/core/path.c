@@ -159,6 +159,6 @@ void path_event(struct worker *w, struct path *path, const struct prov_cqe *c)
 		peer_maybe_free(w, p);
 		return;
 	default:
-		ASSERT(!"a path event of the provider's");
+		ASSERT(false && "a path event of the provider's");
 	}
 }

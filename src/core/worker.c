@@ -180,7 +180,7 @@ static void take_request(struct worker *w, struct request *r)
 		peer_done(w, r);
 		return;
 	}
-	ASSERT(!"a request of ours");
+	ASSERT(false && "a request of ours");
 }
 
 static uint32_t take_inbox(struct worker *w, uint32_t max)
