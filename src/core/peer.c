@@ -117,6 +117,8 @@ static void peer_reset(struct peer *p)
 	list_init(&p->talk_link);
 	list_init(&p->parts_done);
 	list_init(&p->retires);
+	list_init(&p->retires_wait);
+	list_init(&p->retires_confirming);
 	list_init(&p->retires_told);
 	hash_init(&p->parts, worker_random(w));
 	for (uint32_t i = 0; i < WIRE_MAX_PATHS; i++) {

@@ -126,6 +126,8 @@ struct peer {
 	struct list parts_done; /* unused entries */
 	uint64_t op_seq;
 	struct list retires; /* the peer's requests that wait for our writes */
+	struct list retires_wait;       /* unordered: for the next CONFIRM */
+	struct list retires_confirming; /* for the one under way */
 	struct list retires_told; /* answered, until the peer has counted as much */
 	uint32_t retire_count;    /* in both lists */
 

@@ -43,6 +43,8 @@ static bool reached(const struct peer *p, const uint64_t *mark, bool lost_counts
 
 /* What the peer says that it has counted: answers that it has reached need no repeating. */
 static void marks_heard(struct peer *p, const struct wire_msg *m);
+/* Answer the questions for which all that was posted is counted now. */
+static void retires_confirmed(struct worker *w, struct peer *p);
 
 /* --- confirm --- */
 
@@ -62,9 +64,11 @@ static void confirm_say(struct worker *w, struct peer *p)
 
 static void confirm_send(struct worker *w, struct peer *p)
 {
-	if (p->confirm_id != 0 || list_empty(&p->confirms) || p->state != PEER_UP)
+	if (p->confirm_id != 0 || p->state != PEER_UP ||
+	    (list_empty(&p->confirms) && list_empty(&p->retires_wait)))
 		return;
 	list_splice_back(&p->confirming, &p->confirms);
+	list_splice_back(&p->retires_confirming, &p->retires_wait);
 	p->confirm_id = ++w->next_id;
 	p->hold = !w->nic[0].caps.ordered;
 	confirm_say(w, p);
@@ -112,6 +116,7 @@ void confirm_heard(struct worker *w, struct peer *p, const struct wire_msg *m)
 	marks_heard(p, m);
 	if (m->u.marks.id == 0 || m->u.marks.id != p->confirm_id)
 		return;
+	retires_confirmed(w, p);
 	confirm_end(w, p);
 	while (!list_empty(&p->confirming))
 		post_leg_confirmed(w, LIST_ENTRY(list_pop_front(&p->confirming), struct leg, link));
@@ -126,6 +131,7 @@ void confirm_path_lost(struct worker *w, struct peer *p)
 	list_init(&legs);
 	list_splice_back(&legs, &p->confirming);
 	list_splice_back(&legs, &p->confirms);
+	list_splice_back(&p->retires_wait, &p->retires_confirming);
 	while (!list_empty(&legs)) {
 		struct leg *leg = LIST_ENTRY(legs.next, struct leg, link);
 
@@ -323,6 +329,20 @@ static void marks_heard(struct peer *p, const struct wire_msg *m)
 	}
 }
 
+static void retires_confirmed(struct worker *w, struct peer *p)
+{
+	while (!list_empty(&p->retires_confirming)) {
+		struct list *link = list_pop_front(&p->retires_confirming);
+		struct retire_request *r = LIST_ENTRY(link, struct retire_request, link);
+		struct wire_msg m;
+
+		fill_posted(p, &m, WIRE_RETIRE_ACK, r->id);
+		mem_free(r);
+		p->retire_count--;
+		session_say(w, p, &m); /* losing the peer empties the list */
+	}
+}
+
 static bool under_way(const struct worker *w, const struct peer *p, uint32_t imm)
 {
 	LIST_FOR_EACH(it, (struct list *)(uintptr_t)&w->ops_started) {
@@ -337,7 +357,19 @@ static bool under_way(const struct worker *w, const struct peer *p, uint32_t imm
 	return false;
 }
 
-/* Called when the inbox is empty, so that what was accepted before the question counts. */
+static void retire_tell(struct worker *w, struct peer *p, struct retire_request *r)
+{
+	struct wire_msg m;
+
+	fill_posted(p, &m, WIRE_RETIRE_ACK, r->id);
+	memcpy(r->mark, m.u.marks.mark, sizeof(r->mark));
+	list_push_back(&p->retires_told, &r->link);
+	session_say(w, p, &m);
+}
+
+/* Called when the inbox is empty, so that what was accepted before the question counts. Without
+ * order a later write may be counted in place of an earlier one, so there the answer waits until
+ * all that was posted is counted, which holds later ones back. */
 void retire_answer(struct worker *w)
 {
 	LIST_FOR_EACH(it, &w->peers) {
@@ -345,19 +377,19 @@ void retire_answer(struct worker *w)
 
 		LIST_FOR_EACH(jt, &p->retires) {
 			struct retire_request *r = LIST_ENTRY(jt, struct retire_request, link);
-			struct wire_msg m;
 
 			if (under_way(w, p, r->imm))
 				continue;
-			fill_posted(p, &m, WIRE_RETIRE_ACK, r->id);
-			memcpy(r->mark, m.u.marks.mark, sizeof(r->mark));
 			list_remove(&r->link);
-			list_push_back(&p->retires_told, &r->link);
 			w->retire_requests--;
-			session_say(w, p, &m);
+			if (w->nic[0].caps.ordered || p->state != PEER_UP) /* nothing is posted */
+				retire_tell(w, p, r);
+			else
+				list_push_back(&p->retires_wait, &r->link);
 			if (p->state == PEER_DOWN)
 				break; /* its requests are gone */
 		}
+		confirm_send(w, p);
 	}
 }
 
@@ -379,6 +411,8 @@ void marks_lowered(struct worker *w, struct peer *p)
 
 void retire_peer_down(struct worker *w, struct peer *p)
 {
+	list_splice_back(&p->retires_told, &p->retires_wait);
+	list_splice_back(&p->retires_told, &p->retires_confirming);
 	while (!list_empty(&p->retires_told))
 		mem_free(LIST_ENTRY(list_pop_front(&p->retires_told), struct retire_request, link));
 	while (!list_empty(&p->retires)) {
