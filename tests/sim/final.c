@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The last look at a run: all has settled, every count is exact, every byte has its place. */
+#include "run.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static bool all_are(const uint8_t *at, uint32_t len, uint8_t value)
+{
+	return len == 0 || (at[0] == value && memcmp(at, at + 1, len - 1) == 0);
+}
+
+void check_all_settled(struct run *run)
+{
+	for (uint32_t i = 0; i < run->recs; i++) {
+		const struct rec *rec = &run->rec[i];
+
+		if (rec->state == REC_ACCEPTED)
+			broken(run, "node %u: rec %u (kind %d) never settled", rec->node, i,
+			       (int)rec->kind);
+		if (rec->kind != REC_SEND)
+			continue;
+		if (rec->delivered > 1)
+			broken(run, "message rec %u arrived %u times", i, rec->delivered);
+		if (rec->state == REC_SETTLED && rec->status == WIMM_OK && rec->delivered != 1)
+			broken(run, "message rec %u is done and did not arrive", i);
+		if (rec->state == REC_ABANDONED && rec->delivered != 0)
+			broken(run, "message rec %u was refused and arrived", i);
+	}
+}
+
+static uint64_t surely_counted(const struct run *run, const struct group *g)
+{
+	uint64_t count = 0;
+
+	for (uint32_t i = g->slot; i != NONE; i = run->slot[i].next_in_group) {
+		const struct slot *s = &run->slot[i];
+		const struct rec *rec = &run->rec[s->rec];
+
+		if (rec->state == REC_SETTLED && rec->status == WIMM_OK &&
+		    pair_clean(run, rec->node, g->node))
+			count += s->imms;
+	}
+	return count;
+}
+
+void check_counts(struct run *run)
+{
+	for (uint32_t i = 0; i < run->groups; i++) {
+		const struct group *g = &run->group[i];
+		uint64_t total, least;
+
+		if (!g->live || !group_current(run, g))
+			continue;
+		total = g->consumed + group_count(run, g);
+		least = surely_counted(run, g);
+		if (total > g->accepted || total < least)
+			broken(run,
+			       "node %u: %" PRIu64 " immediates %#x counted; at least %" PRIu64
+			       " arrived, at most %" PRIu64 " were sent",
+			       g->node, total, g->imm, least, g->accepted);
+	}
+}
+
+static void check_slot(struct run *run, uint32_t index)
+{
+	const struct slot *s = &run->slot[index];
+	const struct rec *rec = &run->rec[s->rec];
+	const uint8_t *at = mr_memory(s->node, s->mr) + s->off;
+	const uint8_t *want = payload(index);
+
+	if (s->state != SLOT_OPEN) {
+		if (!all_are(at, s->len, s->state == SLOT_GIVEN ? BYTE_GIVEN : BYTE_DEAD))
+			broken(run, "node %u: rec %u wrote after its target was %s", s->node,
+			       s->rec, s->state == SLOT_GIVEN ? "given away" : "released");
+		return;
+	}
+	if (memcmp(at, want, s->len) == 0 && rec->state != REC_ABANDONED)
+		return;
+	if (rec->state == REC_SETTLED && rec->status == WIMM_OK &&
+	    pair_clean(run, rec->node, s->node))
+		broken(run, "node %u: rec %u is done and its bytes are not there", s->node, s->rec);
+	for (uint32_t i = 0; i < s->len; i++) {
+		if (at[i] != BYTE_POISON && (at[i] != want[i] || rec->state == REC_ABANDONED))
+			broken(run, "node %u: byte %u of rec %u is %#x, neither old nor new",
+			       s->node, i, s->rec, at[i]);
+	}
+}
+
+static void check_gap(struct run *run, uint32_t n, uint32_t mr, uint32_t from, uint32_t to)
+{
+	uint32_t dead = run->node[n].region[mr].dead;
+	uint32_t mid = from < dead ? (to < dead ? to : dead) : from;
+	const uint8_t *at = mr_memory(n, mr);
+
+	if (!all_are(at + from, mid - from, BYTE_DEAD) || !all_are(at + mid, to - mid, BYTE_POISON))
+		broken(run, "node %u region %u: bytes %u..%u, nobody's target, were written", n, mr,
+		       from, to);
+}
+
+void check_memory(struct run *run)
+{
+	for (uint32_t n = 0; n < run->nodes; n++) {
+		for (uint32_t mr = 0; mr < MR_COUNT; mr++) {
+			uint32_t at = 0;
+			uint32_t i = run->node[n].region[mr].slot_first;
+
+			for (; i != NONE; i = run->slot[i].next_in_mr) {
+				check_gap(run, n, mr, at, run->slot[i].off);
+				check_slot(run, i);
+				at = run->slot[i].off + run->slot[i].len;
+			}
+			check_gap(run, n, mr, at, MR_BYTES);
+		}
+	}
+}

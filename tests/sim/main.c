@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sim_test [--seeds COUNT] [--first SEED]: that many runs, each from its own seed.
+ * WIMM_SEED=N runs one of them and tells its story. Ends with 1 at the first broken rule. */
+#include "run.h"
+
+#include "base/alloc.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Wall-clock seconds after which a run counts as hanging; it takes some milliseconds. */
+#define HANG_S    60
+#define SEEDS_MAX 1000000u
+
+static struct run run;
+static volatile uint64_t seed_now;
+
+/* Async-signal-safe: an abort inside the library must still name its seed. */
+static void on_fatal(int sig)
+{
+	char text[96] = "fatal signal at seed ";
+	char digits[24];
+	size_t len = strlen(text), n = 0;
+	uint64_t seed = seed_now;
+
+	do {
+		digits[n++] = (char)('0' + seed % 10);
+		seed /= 10;
+	} while (seed != 0);
+	while (n > 0)
+		text[len++] = digits[--n];
+	text[len++] = '\n';
+	if (write(2, text, len) < 0)
+		_exit(3);
+	signal(sig, SIG_DFL);
+	raise(sig);
+}
+
+/* Everything that ends by itself has; expectations may wait for what never comes. */
+static bool all_done(struct run *r)
+{
+	for (uint32_t i = 0; i < r->recs; i++)
+		if (r->rec[i].state == REC_ACCEPTED && r->rec[i].kind != REC_EXPECT &&
+		    r->rec[i].kind != REC_BARRIER)
+			return false;
+	return true;
+}
+
+static bool all_settled(struct run *r)
+{
+	for (uint32_t i = 0; i < r->recs; i++)
+		if (r->rec[i].state == REC_ACCEPTED)
+			return false;
+	return true;
+}
+
+static void cancel_waiting(struct run *r)
+{
+	for (uint32_t i = 0; i < r->recs; i++)
+		if (r->rec[i].state == REC_ACCEPTED && r->rec[i].kind == REC_EXPECT)
+			rec_cancel(r, &r->rec[i]);
+	for (uint32_t n = 0; n < r->nodes; n++)
+		if (r->node[n].engine)
+			patterns_node_down(r, n);
+}
+
+static const char *first_open(const struct run *r, bool expects, uint32_t *out)
+{
+	static const char *const kinds[REC_KINDS] = {
+		"single write", "paged write", "scatter", "barrier",        "send",
+		"expectation",  "retire",      "dereg",   "receive buffers"
+	};
+
+	for (*out = 0; *out < r->recs; ++*out)
+		if (r->rec[*out].state == REC_ACCEPTED &&
+		    (expects ||
+		     (r->rec[*out].kind != REC_EXPECT && r->rec[*out].kind != REC_BARRIER)))
+			return kinds[r->rec[*out].kind];
+	return "nothing";
+}
+
+static void run_seed(uint64_t seed, bool verbose)
+{
+	uint64_t before = mem_live_blocks();
+	uint64_t grace_ns;
+	uint32_t open;
+	const char *kind;
+
+	seed_now = seed;
+	alarm(HANG_S);
+	run_open(&run, seed, verbose);
+	patterns_plan(&run);
+	run_until(&run, run.end_ns, NULL);
+	say(&run, "nothing new is asked for; all faults are healed");
+	patterns_end(&run);
+	faults_heal(&run);
+	/* Silence of a caller-driven peer means death after 4 time-outs; then that twice over. */
+	grace_ns = run.end_ns + 12 * run.peer_timeout_ns + 40 * MS;
+	if (!run_until(&run, grace_ns, all_done)) {
+		kind = first_open(&run, false, &open);
+		broken(&run, "rec %u (%s of node %u) waits without end", open, kind,
+		       run.rec[open].node);
+	}
+	run_until(&run, run_now(&run) + 5 * MS, NULL); /* stragglers */
+	run.ending = true;
+	cancel_waiting(&run);
+	if (!run_until(&run, run_now(&run) + MS, all_settled)) {
+		kind = first_open(&run, true, &open);
+		broken(&run, "rec %u (%s of node %u) does not end though cancelled", open, kind,
+		       run.rec[open].node);
+	}
+	check_counts(&run);
+	run_close(&run);
+	if (mem_live_blocks() != before)
+		broken(&run, "%" PRIu64 " blocks of memory are left", mem_live_blocks() - before);
+}
+
+/* --- figures --- */
+
+static int by_value(const void *a, const void *b)
+{
+	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+static uint32_t median(uint32_t *values, uint32_t count)
+{
+	qsort(values, count, sizeof(*values), by_value);
+	return values[count / 2];
+}
+
+static double now_s(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
+}
+
+/* The figures that a set of seeds must have to be worth its name. */
+static int report(uint32_t count, uint32_t *ops, uint32_t *faults, const uint32_t *with,
+                  double seconds)
+{
+	int weak = 0;
+	uint32_t ops_median = median(ops, count), faults_median = median(faults, count);
+
+	printf("%u seeds in %.1f s, %.0f a second; median %u operations, %u faults a seed\n", count,
+	       seconds, count / seconds, ops_median, faults_median);
+	for (int kind = 0; kind < SIM_FAULT_COUNT; kind++) {
+		printf("  %5.1f %% of seeds: %s\n", 100.0 * with[kind] / count,
+		       sim_fault_name((enum sim_fault)kind));
+		weak += count >= 500 && with[kind] * 20 < count;
+	}
+	weak += count >= 500 && (ops_median < 200 || faults_median < 2);
+	printf("%s sim/strength\n", weak ? "FAIL" : "PASS");
+	if (weak)
+		printf("too weak: wanted 200 operations, 2 faults, each fault in 5 %% of seeds\n");
+	return weak ? 1 : 0;
+}
+
+static int run_many(uint64_t first, uint32_t count)
+{
+	uint32_t *ops = calloc(count, sizeof(*ops)), *faults = calloc(count, sizeof(*faults));
+	uint32_t with[SIM_FAULT_COUNT] = { 0 };
+	double start = now_s();
+	int result;
+
+	if (!ops || !faults)
+		return 2;
+	for (uint32_t i = 0; i < count; i++) {
+		run_seed(first + i, false);
+		ops[i] = (uint32_t)run.stats.ops;
+		faults[i] = (uint32_t)run.stats.faults;
+		for (int kind = 0; kind < SIM_FAULT_COUNT; kind++)
+			with[kind] += run.stats.fault[kind] != 0;
+	}
+	printf("PASS sim/seeds:%" PRIu64 "..%" PRIu64 "\n", first, first + count - 1);
+	result = report(count, ops, faults, with, now_s() - start);
+	free(ops);
+	free(faults);
+	return result;
+}
+
+int main(int argc, char **argv)
+{
+	const char *one = getenv("WIMM_SEED");
+	uint64_t first = 1, count = 200;
+
+	for (int i = 1; i + 1 < argc; i += 2) {
+		if (strcmp(argv[i], "--seeds") == 0)
+			count = strtoull(argv[i + 1], NULL, 0);
+		else if (strcmp(argv[i], "--first") == 0)
+			first = strtoull(argv[i + 1], NULL, 0);
+		else
+			count = 0;
+	}
+	if (count == 0 || count > SEEDS_MAX || (argc % 2) == 0) {
+		fprintf(stderr, "usage: %s [--seeds 1..%u] [--first SEED]\n", argv[0], SEEDS_MAX);
+		return 2;
+	}
+	signal(SIGABRT, on_fatal);
+	signal(SIGSEGV, on_fatal);
+	signal(SIGALRM, on_fatal);
+	if (!one)
+		return run_many(first, (uint32_t)count);
+	run_seed(strtoull(one, NULL, 0), true);
+	printf("seed %s: %" PRIu64 " operations, %" PRIu64 " done, %" PRIu64 " faults, %" PRIu64
+	       " events, %.3f ms\n",
+	       one, run.stats.ops, run.stats.settled_ok, run.stats.faults, run.stats.events,
+	       (double)run.stats.virtual_ns / 1e6);
+	return 0;
+}
