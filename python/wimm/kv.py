@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""KvCache transfer: a prefill process writes a prompt's K and V pages into a decode process's, layer
-by layer while it computes on.
+"""KvCache transfer: a prefill process writes a prompt's K and V pages into those of a decode
+process, layer by layer while it computes on.
 
 The decode side calls Cache.receive() and gives the receiver's `request` to the prefill side, over
 any channel. There Cache.send() takes it; Sender.bump() says that a layer's K and V are final.
@@ -132,7 +132,7 @@ class Request:
 
 
 def compare(prefill: Layout, decode: Layout) -> None:
-    """Raise Error, naming the first field that differs, unless pages can go from one to the other."""
+    """Raise Error, naming the first field that differs, where pages cannot go between them."""
     _call(_native.library().wimm_kv_compare, ctypes.byref(_to_c(prefill)),
           ctypes.byref(_to_c(decode)))
 

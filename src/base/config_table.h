@@ -44,6 +44,8 @@
 	X(TCP_USER_TIMEOUT_MS, "tcp_user_timeout_ms", "ms", INT, 0, 86400000, 0,                   \
 	  "tcp: how long sent bytes may stay unacknowledged before a connection counts as lost;"   \
 	  " 0 = five peer time-outs")                                                              \
+	X(TCP_PACING_BYTES_S, "tcp_pacing_bytes_s", "bytes/s", BYTES, 0, INT64_C(1) << 40, 0,      \
+	  "tcp: the kernel sends at most so fast on each connection; 0 = no limit")                \
 	X(HOST_ANY_UID, "host_any_uid", "", BOOL, 0, 1, 0,                                         \
 	  "host: let processes of other users connect")
 

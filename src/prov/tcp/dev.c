@@ -217,6 +217,7 @@ static void read_limits(struct tcp_dev *dev, const struct prov_args *args)
 	uint64_t peers = (uint64_t)args->peer_timeout_ms * PEER_TIMEOUTS;
 
 	dev->limits.chunk_bytes = config_get_u64(CFG_TCP_CHUNK_BYTES);
+	dev->limits.pacing_bytes_s = config_get_u64(CFG_TCP_PACING_BYTES_S);
 	dev->limits.sockbuf_bytes = (int)config_get_u64(CFG_TCP_SNDBUF_BYTES);
 	dev->limits.hello_timeout_ms = (uint32_t)config_get_u64(CFG_HELLO_TIMEOUT_MS);
 	dev->limits.user_timeout_ms = own != 0            ? (uint32_t)own

@@ -41,6 +41,7 @@ struct tcp_emit {
 
 struct tcp_limits {
 	uint64_t chunk_bytes;
+	uint64_t pacing_bytes_s; /* 0: none */
 	int sockbuf_bytes;
 	uint32_t user_timeout_ms;
 	uint32_t hello_timeout_ms;

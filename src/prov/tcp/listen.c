@@ -5,6 +5,7 @@
 #include "prov/tcp/nics.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <string.h>
@@ -26,6 +27,15 @@ static void set_int(int fd, int level, int name, int value)
 		LOG_DEBUG("tcp: socket option %d/%d: %s", level, name, strerror(errno));
 }
 
+/* The kernel's own pacing of TCP: it needs no queueing discipline and no privilege. */
+static void set_pacing(int fd, uint64_t bytes_s)
+{
+	if (setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &bytes_s, sizeof(bytes_s)) != 0)
+		LOG_WARN("tcp: this kernel does not limit a connection to %" PRIu64
+		         " bytes/s: %s",
+		         bytes_s, strerror(errno));
+}
+
 void tcp_socket_options(const struct tcp_dev *dev, int fd)
 {
 	int timeout_s = (int)(dev->limits.user_timeout_ms / 1000);
@@ -41,6 +51,8 @@ void tcp_socket_options(const struct tcp_dev *dev, int fd)
 		set_int(fd, SOL_SOCKET, SO_SNDBUF, dev->limits.sockbuf_bytes);
 		set_int(fd, SOL_SOCKET, SO_RCVBUF, dev->limits.sockbuf_bytes);
 	}
+	if (dev->limits.pacing_bytes_s != 0)
+		set_pacing(fd, dev->limits.pacing_bytes_s);
 }
 
 static wimm_status refuse(struct prov_error *error, wimm_status st, int code, const char *nic,

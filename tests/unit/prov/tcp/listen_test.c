@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pair.h"
 
+#include "base/config.h"
 #include "base/log.h"
 #include "plat/clock.h"
+#include "prov/tcp/conn.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 static wimm_status try_open(const char *nic, struct prov_error *error)
@@ -190,6 +193,36 @@ static void listen_without_descriptors_waits_and_does_not_spin(void **state)
 	pair_close(&p);
 }
 
+static uint64_t pacing_with(const char *setting)
+{
+	struct prov_args args = { .nic = "127.0.0.1:0", .peer_timeout_ms = 1000, .max_regions = 4 };
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+	struct prov_dev *dev = NULL;
+	struct prov_error error;
+	struct prov_caps caps;
+	uint64_t rate = 0;
+	socklen_t len = sizeof(rate);
+
+	assert_true(fd >= 0);
+	if (setting != NULL)
+		assert_ok(config_set("tcp_pacing_bytes_s", setting));
+	assert_ok(prov_tcp_ops.open(&args, &caps, &dev, &error));
+	tcp_socket_options((struct tcp_dev *)dev, fd);
+	assert_ok(getsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, &len));
+	prov_tcp_ops.close(dev);
+	close(fd);
+	config_reload();
+	return rate;
+}
+
+static void listen_with_a_pacing_rate_hands_it_to_the_kernel(void **state)
+{
+	/* Goal: the setting reaches the sockets, and without it the kernel has no limit. */
+	(void)state;
+	assert_int_equal(pacing_with("20000000"), 20000000);
+	assert_true(pacing_with(NULL) >= UINT32_MAX);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -199,6 +232,7 @@ int main(void)
 		cmocka_unit_test(listen_again_on_the_same_port_works_at_once),
 		cmocka_unit_test(listen_ipv6_carries_writes),
 		cmocka_unit_test(listen_with_many_half_open_connections_serves_real_peers),
+		cmocka_unit_test(listen_with_a_pacing_rate_hands_it_to_the_kernel),
 		cmocka_unit_test(listen_without_descriptors_waits_and_does_not_spin),
 	};
 
