@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How a session starts: hello, answer, ends of the paths. One session stands between two instances;
- * when both start one at once, that of the smaller instance wins. */
+ * when both start one at once, that of the smaller instance wins. Whoever is known by address only
+ * is first asked for its instance. docs/WIRE.md has the rules. */
 #include "core/engine.h"
 #include "core/session.h"
 
@@ -126,44 +127,58 @@ static void adopt_ctl(struct worker *w, struct peer *p, struct ctl *c)
 	p->ctl = c;
 }
 
-/* Returns the peer that a hello is for, or NULL when it was refused. */
-static struct peer *hello_peer(struct worker *w, struct ctl *c, const struct wire_msg *m)
+/* A hello of an instance that has a session here, or will have. True: it may go on as a new one. */
+static bool hello_known(struct worker *w, struct ctl *c, const struct wire_msg *m, struct peer *p)
 {
 	const uint8_t *own = w->engine->self.instance;
-	const struct wire_addr *from = &m->u.hello.self;
-	bool self = memcmp(from->instance, own, WIMM_INSTANCE_BYTES) == 0;
-	struct peer *p = self ? NULL : peer_by_instance(w, from->instance);
-	bool targeted = false;
+	bool ours = p->state == PEER_CONNECTING && p->initiator && p->path_count == 0;
 
-	for (size_t i = 0; i < WIMM_INSTANCE_BYTES; i++)
-		targeted = targeted || m->u.hello.target[i] != 0;
-	if (targeted && memcmp(m->u.hello.target, own, WIMM_INSTANCE_BYTES) != 0) {
-		refuse(w, c, m, WIMM_E_PEER_RESTARTED);
-		return NULL;
+	if (ours && !p->awaiting_hello &&
+	    memcmp(own, m->u.hello.self.instance, WIMM_INSTANCE_BYTES) < 0) {
+		refuse(w, c, m, WIMM_AGAIN);
+		return false;
 	}
-	if (strcmp(from->provider, w->prov->name) != 0 || w->closing) {
-		refuse(w, c, m, w->closing ? WIMM_E_CLOSED : WIMM_E_PEER_REFUSED);
-		return NULL;
-	}
-	if (p != NULL && p->state == PEER_CONNECTING && p->initiator) {
-		if (p->path_count != 0 ||
-		    (!p->awaiting_hello && memcmp(own, from->instance, WIMM_INSTANCE_BYTES) < 0)) {
-			refuse(w, c, m, WIMM_AGAIN); /* ours wins */
-			return NULL;
-		}
+	if (ours) { /* its hello wins: the peer carries on with that channel */
 		if (p->ctl != NULL)
 			session_ctl_drop(w, p->ctl, false);
 		p->ctl = NULL;
 		p->initiator = false;
-		return p;
+		return true;
 	}
-	if (p != NULL && (!targeted || m->u.hello.attempt <= p->attempt)) {
-		/* A session stands already; a hello from before it was held up on the way. */
+	if (m->u.hello.attempt <= p->attempt) {
+		/* From before the session that stands, held up on the way: nobody waits for it. */
 		refuse(w, c, m, WIMM_AGAIN);
+		return false;
+	}
+	/* All that it sent before is read first, so it has to ask again. */
+	peer_ending(w, p, true, WIMM_E_PEER_LOST, 0, "it lost its end of the session");
+	refuse(w, c, m, WIMM_E_BUSY);
+	return false;
+}
+
+/* Returns the peer that a hello is for, or NULL when it was refused. */
+static struct peer *hello_peer(struct worker *w, struct ctl *c, const struct wire_msg *m)
+{
+	static const uint8_t nobody[WIMM_INSTANCE_BYTES];
+	const uint8_t *own = w->engine->self.instance;
+	const struct wire_addr *from = &m->u.hello.self;
+	bool self = memcmp(from->instance, own, WIMM_INSTANCE_BYTES) == 0;
+	struct peer *p = self ? NULL : peer_by_instance(w, from->instance);
+
+	if (strcmp(from->provider, w->prov->name) != 0 || w->closing) {
+		refuse(w, c, m, w->closing ? WIMM_E_CLOSED : WIMM_E_PEER_REFUSED);
 		return NULL;
 	}
+	if (memcmp(m->u.hello.target, own, WIMM_INSTANCE_BYTES) != 0) {
+		bool asks = memcmp(m->u.hello.target, nobody, WIMM_INSTANCE_BYTES) == 0;
+
+		refuse(w, c, m, asks ? WIMM_AGAIN : WIMM_E_PEER_RESTARTED);
+		return NULL;
+	}
+	if (p != NULL && !hello_known(w, c, m, p))
+		return NULL;
 	if (p != NULL)
-		peer_down(w, p, WIMM_E_PEER_LOST, 0, "it lost its end of the session");
+		return p;
 	p = peer_new(w, from);
 	if (p != NULL && !self && peer_index(w, p) != WIMM_OK) {
 		peer_free(w, p);
@@ -192,101 +207,111 @@ void hello_arrived(struct worker *w, struct ctl *c, const struct wire_msg *m)
 /* The peer known by address only is the one known by instance: one session serves both. */
 static void merge(struct worker *w, struct peer *p, struct peer *real)
 {
-	if (p->ctl != NULL)
-		session_ctl_drop(w, p->ctl, false);
-	p->ctl = NULL;
 	p->alias = real;
-	list_splice_back(&real->sends, &p->sends);
-	LIST_FOR_EACH(it, &real->sends) {
+	memcpy(p->addr.instance, real->addr.instance, WIMM_INSTANCE_BYTES);
+	LIST_FOR_EACH(it, &p->sends) {
 		struct op *op = LIST_ENTRY(it, struct op, wait_link);
 
-		if (op->send.peer == p) {
-			op->send.peer = real;
-			p->refs--;
-			real->refs++;
-		}
+		op->send.peer = real;
+		p->refs--;
+		real->refs++;
 	}
+	list_splice_back(&real->sends, &p->sends);
 	if (real->state == PEER_UP) {
-		peer_set_state(p, PEER_UP);
+		peer_alias_up(w, p);
 		message_pump(w, real);
 	}
+}
+
+/* Start over on a fresh channel to the same NIC. */
+static void redial(struct worker *w, struct peer *p)
+{
+	char text[256];
+
+	if (!dial(w, p))
+		peer_down(w, p, WIMM_E_PEER_LOST, 0, "no channel to %s could be started",
+		          session_addr_text(&p->addr, text, sizeof(text)));
+}
+
+/* Whoever answers at the address of a peer has said which instance it is. */
+static void learn_instance(struct worker *w, struct peer *p, const uint8_t *instance)
+{
+	bool self = memcmp(instance, w->engine->self.instance, WIMM_INSTANCE_BYTES) == 0;
+	struct peer *real = self ? w->self_peer : peer_by_instance(w, instance);
+
+	if (real != NULL && real->state != PEER_DOWN) {
+		merge(w, p, real);
+		return;
+	}
+	memcpy(p->addr.instance, instance, WIMM_INSTANCE_BYTES);
+	p->instance_known = true;
+	if (self)
+		w->self_peer = p;
+	else if (peer_index(w, p) != WIMM_OK) {
+		peer_down(w, p, WIMM_E_NOMEM, 0, "no memory for its table entry");
+		return;
+	}
+	redial(w, p);
 }
 
 static void ack_refused(struct worker *w, struct peer *p, const struct wire_msg *m)
 {
 	wimm_status why = m->u.hello.status;
-	struct peer *real = peer_by_instance(w, m->u.hello.self.instance);
 	char want[17], have[17];
 
-	if (why == WIMM_AGAIN && real != NULL && real != p) {
-		merge(w, p, real);
-		return;
-	}
-	if (why == WIMM_AGAIN && p->instance_known) {
-		if (p->ctl != NULL)
-			session_ctl_drop(w, p->ctl, false);
+	switch (why) {
+	case WIMM_AGAIN:
+		session_ctl_drop(w, p->ctl, false);
 		p->ctl = NULL;
-		p->awaiting_hello = true; /* its own hello is under way */
+		if (p->instance_known)
+			p->awaiting_hello = true; /* its own hello is under way */
+		else
+			learn_instance(w, p, m->u.hello.self.instance);
 		return;
+	case WIMM_E_BUSY:
+		session_ctl_drop(w, p->ctl, false);
+		p->ctl = NULL;
+		redial(w, p); /* it is ending the session that we have lost */
+		return;
+	case WIMM_E_PEER_RESTARTED:
+		peer_down(w, p, why, 0,
+		          "instance %s was asked for, instance %s answers at its address: get a "
+		          "new address and descriptors from it",
+		          session_instance_text(p->addr.instance, want),
+		          session_instance_text(m->u.hello.self.instance, have));
+		return;
+	default:
+		peer_down(w, p, why, 0, "it refused the session: %s", wimm_status_text(why));
 	}
-	if (why ==
-	    WIMM_AGAIN) { /* it still has a session that we lost: say which instance we mean */
-		memcpy(p->addr.instance, m->u.hello.self.instance, WIMM_INSTANCE_BYTES);
-		p->instance_known = true;
-		if (peer_index(w, p) == WIMM_OK) {
-			session_ctl_drop(w, p->ctl, false);
-			p->ctl = NULL;
-			if (dial(w, p))
-				return;
-		}
-	}
-	if (why == WIMM_E_PEER_RESTARTED)
-		peer_down(
-			w, p, why, 0,
-			"instance %s was asked for, instance %s answers at its address: get a new "
-			"address and descriptors from it",
-			session_instance_text(p->addr.instance, want),
-			session_instance_text(m->u.hello.self.instance, have));
-	else
-		peer_down(w, p, why == WIMM_OK || why == WIMM_AGAIN ? WIMM_E_PROTOCOL : why, 0,
-		          "it refused the session: %s", wimm_status_text(why));
+}
+
+/* OK, or what the answer breaks; the caller ends the session then. */
+static const char *ack_wrong(const struct peer *p, const struct wire_msg *m)
+{
+	if (!p->initiator || p->state != PEER_CONNECTING || p->path_count != 0 ||
+	    m->u.hello.nonce != p->nonce)
+		return "an answer to a hello that was not sent";
+	if (m->u.hello.status == WIMM_OK &&
+	    (!p->instance_known ||
+	     memcmp(m->u.hello.self.instance, p->addr.instance, WIMM_INSTANCE_BYTES) != 0))
+		return "it answered for another instance";
+	return NULL;
 }
 
 void hello_acked(struct worker *w, struct peer *p, const struct wire_msg *m)
 {
 	struct wire_msg paths = { .type = WIRE_PATHS };
-	struct peer *real;
-	bool known = p->instance_known;
+	const char *wrong = ack_wrong(p, m);
 
-	if (!p->initiator || p->state != PEER_CONNECTING || p->path_count != 0 ||
-	    m->u.hello.nonce != p->nonce) {
-		peer_down(w, p, WIMM_E_PROTOCOL, 0, "an answer to a hello that was not sent");
+	if (wrong != NULL) {
+		peer_down(w, p, WIMM_E_PROTOCOL, 0, "%s", wrong);
 		return;
 	}
 	if (m->u.hello.status != WIMM_OK) {
 		ack_refused(w, p, m);
 		return;
 	}
-	real = peer_by_instance(w, m->u.hello.self.instance);
-	if (!known && real != NULL && real != p) {
-		/* It accepts this session and so gave up its own: ours becomes the real one. */
-		if (real->state == PEER_CONNECTING && real->initiator) {
-			merge(w, p, real); /* both were ours; keep the older */
-			return;
-		}
-		peer_down(w, real, WIMM_E_PEER_LOST, 0, "it opened a new session");
-	}
-	if (known && memcmp(m->u.hello.self.instance, p->addr.instance, WIMM_INSTANCE_BYTES) != 0) {
-		peer_down(w, p, WIMM_E_PROTOCOL, 0, "it answered for another instance");
-		return;
-	}
 	learn_hello(w, p, m);
-	if (!known &&
-	    memcmp(p->addr.instance, w->engine->self.instance, WIMM_INSTANCE_BYTES) != 0 &&
-	    peer_index(w, p) != WIMM_OK) {
-		peer_down(w, p, WIMM_E_NOMEM, 0, "no memory for its table entry");
-		return;
-	}
 	p->path_count = path_count_of(w, p);
 	if (m->u.hello.path_count != p->path_count) {
 		peer_down(w, p, WIMM_E_PROTOCOL, 0,

@@ -43,6 +43,12 @@ static void peer_up(struct worker *w, struct peer *p)
 	         session_addr_text(&p->addr, text, sizeof(text)), p->paths_up);
 	supersede(w, p);
 	peer_event(w, p, WIMM_PEER_UP, WIMM_OK, 0, "");
+	LIST_FOR_EACH(it, &w->peers) {
+		struct peer *q = LIST_ENTRY(it, struct peer, link);
+
+		if (q->alias == p && q->state == PEER_CONNECTING)
+			peer_alias_up(w, q);
+	}
 	remote_peer_up(w, p);
 	message_pump(w, p);
 }
@@ -89,8 +95,9 @@ uint32_t path_count_of(const struct worker *w, const struct peer *p)
 	return n < WIRE_MAX_PATHS ? n : WIRE_MAX_PATHS;
 }
 
-void path_lost(struct worker *w, struct path *path, wimm_status cause, uint32_t vendor_code,
-               const char *text)
+/* told: the other end has ended it, which may be all that is known yet of a peer that leaves. */
+static void path_end(struct worker *w, struct path *path, wimm_status cause, uint32_t vendor_code,
+                     const char *text, bool told)
 {
 	struct peer *p = path->peer;
 	bool was_up = path->state == PATH_UP;
@@ -104,8 +111,8 @@ void path_lost(struct worker *w, struct path *path, wimm_status cause, uint32_t 
 	if (text == NULL)
 		text = wimm_status_text(cause);
 	if (p->paths_up == 0 && (p->state == PEER_UP || was_up)) {
-		peer_ending(w, p, cause == WIMM_E_PATH_LOST ? WIMM_E_PEER_LOST : cause, vendor_code,
-		            "its last path (local NIC %" PRIu32 ") failed: %s", path->nic, text);
+		peer_ending(w, p, told, cause == WIMM_E_PATH_LOST ? WIMM_E_PEER_LOST : cause,
+		            vendor_code, "its last path (local NIC %" PRIu32 ") failed: %s", path->nic, text);
 		return;
 	}
 	if (p->leaving || p->ending_step != 0)
@@ -125,6 +132,12 @@ void path_lost(struct worker *w, struct path *path, wimm_status cause, uint32_t 
 				return;
 		peer_down(w, p, WIMM_E_PEER_LOST, vendor_code, "no path came up: %s", text);
 	}
+}
+
+void path_lost(struct worker *w, struct path *path, wimm_status cause, uint32_t vendor_code,
+               const char *text)
+{
+	path_end(w, path, cause, vendor_code, text, false);
 }
 
 void path_event(struct worker *w, struct path *path, const struct prov_cqe *c)
@@ -150,7 +163,8 @@ void path_event(struct worker *w, struct path *path, const struct prov_cqe *c)
 		path_maybe_up(w, p, false);
 		return;
 	case PROV_PATH_DOWN:
-		path_lost(w, path, c->status, c->vendor_code, c->text);
+		path_end(w, path, c->status, c->vendor_code, c->text,
+		         c->status == WIMM_E_PATH_LOST);
 		return;
 	case PROV_PATH_CLOSED:
 		path->state = PATH_NONE;

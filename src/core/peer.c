@@ -14,6 +14,8 @@
 
 /* Lost peers whose last error can still be asked for. */
 #define BURIED_MAX 256
+/* The end of a path and the goodbye travel on different connections. */
+#define GOODBYE_GRACE_NS (20 * CLOCK_NS_PER_MS)
 
 wimm_peer peer_id(const struct peer *p)
 {
@@ -220,16 +222,24 @@ static void paths_close(struct worker *w, struct peer *p)
 	p->paths_up = 0;
 }
 
+void peer_alias_up(struct worker *w, struct peer *p)
+{
+	peer_set_state(p, PEER_UP);
+	peer_event(w, p, WIMM_PEER_UP, WIMM_OK, 0, "");
+}
+
 static void aliases_down(struct worker *w, struct peer *p)
 {
 	LIST_FOR_EACH(it, &w->peers) {
 		struct peer *q = LIST_ENTRY(it, struct peer, link);
 
-		if (q->alias == p) {
-			q->cause = p->cause;
-			memcpy(q->text, p->text, sizeof(q->text));
-			peer_set_state(q, PEER_DOWN);
-		}
+		if (q->alias != p || q->state == PEER_DOWN)
+			continue;
+		q->cause = p->cause;
+		q->vendor_code = p->vendor_code;
+		memcpy(q->text, p->text, sizeof(q->text));
+		peer_set_state(q, PEER_DOWN);
+		peer_event(w, q, WIMM_PEER_DOWN, p->cause, 0, p->text);
 	}
 }
 
@@ -272,13 +282,20 @@ void peer_down(struct worker *w, struct peer *p, wimm_status cause, uint32_t ven
 	peer_event(w, p, WIMM_PEER_DOWN, cause, 0, p->text);
 }
 
-void peer_ending(struct worker *w, struct peer *p, wimm_status cause, uint32_t vendor_code,
-		 const char *fmt, ...)
+void peer_ending(struct worker *w, struct peer *p, bool may_speak, wimm_status cause,
+                 uint32_t vendor_code, const char *fmt, ...)
 {
 	va_list args;
 
-	if (p->ending_step != 0 || p->state == PEER_DOWN || p->state == PEER_FREE)
+	bool silent = !may_speak || p->ctl == NULL || p->goodbye;
+
+	if (p->state == PEER_DOWN || p->state == PEER_FREE || (p->ending_step != 0 && !silent))
 		return;
+	p->ending_ns = silent ? w->now_ns : clock_deadline_ns(w->now_ns, GOODBYE_GRACE_NS);
+	if (w->endings == 0 || p->ending_ns < w->endings_ns)
+		w->endings_ns = p->ending_ns;
+	if (p->ending_step != 0)
+		return; /* the first cause counts */
 	p->ending_step = w->step;
 	p->ending_cause = cause;
 	p->ending_code = vendor_code;
@@ -311,7 +328,6 @@ void peer_free(struct worker *w, struct peer *p)
 
 		if (q->alias == p) {
 			q->alias = NULL;
-			q->down_delivered = true;
 			peer_maybe_free(w, q);
 			it_next = w->peers.next; /* the list changed: start again */
 		}

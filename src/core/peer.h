@@ -81,6 +81,7 @@ struct peer {
 	bool goodbye;                /* the peer said so */
 	uint64_t ending_step;        /* goodbye or loss was seen in this step; 0: neither. The
 				      * peer is down once every NIC was polled empty after it */
+	uint64_t ending_ns;          /* nor before this: its goodbye may be under way */
 	wimm_status ending_cause;
 	uint32_t ending_code;
 	char ending_text[WIMM_ERROR_TEXT_BYTES];

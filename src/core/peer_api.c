@@ -20,6 +20,11 @@ struct peer *peer_get(struct worker *w, const struct wire_addr *addr, wimm_statu
 	struct peer *p = known ? peer_by_instance(w, addr->instance) : NULL;
 
 	*out_status = WIMM_OK;
+	if (p != NULL && p->ending_step != 0 && !p->goodbye) {
+		/* Lost, only not yet for good: whoever asks for it now wants a new session. */
+		peer_down(w, p, p->ending_cause, p->ending_code, "%s", p->ending_text);
+		p = NULL;
+	}
 	if (p != NULL)
 		return p;
 	if (w->closing) {

@@ -82,9 +82,11 @@ void session_say(struct worker *w, struct peer *p, const struct wire_msg *m)
 	if (p->state == PEER_DOWN)
 		return;
 	st = session_send(w, p, m);
-	if (st != WIMM_OK && st != WIMM_AGAIN)
-		peer_down(w, p, st == WIMM_E_NOMEM ? WIMM_E_NOMEM : WIMM_E_PEER_LOST, 0,
-		          "cannot send it session messages: %s", wimm_status_text(st));
+	if (st == WIMM_E_NOMEM)
+		peer_down(w, p, st, 0, "no memory for a session message to it");
+	else if (st != WIMM_OK && st != WIMM_AGAIN) /* its last words are still to be read */
+		peer_ending(w, p, true, WIMM_E_PEER_LOST, 0, "cannot send it session messages: %s",
+		            wimm_status_text(st));
 }
 
 void session_talk(struct worker *w)
@@ -172,7 +174,7 @@ static void ctl_down(struct worker *w, struct ctl *c, const struct prov_cqe *e)
 	if (p->state == PEER_CONNECTING && p->initiator && p->path_count == 0 &&
 	    !p->awaiting_hello && hello_dial_next(w, p))
 		return;
-	peer_ending(w, p, e->status == WIMM_E_PROTOCOL ? e->status : WIMM_E_PEER_LOST,
+	peer_ending(w, p, false, e->status == WIMM_E_PROTOCOL ? e->status : WIMM_E_PEER_LOST,
 	            e->vendor_code, "%s at %s",
 	            e->text != NULL ? e->text : "the connection ended",
 	            session_addr_text(&p->addr, text, sizeof(text)));
@@ -226,7 +228,7 @@ void session_message(struct worker *w, struct peer *p, const struct wire_msg *m)
 		return;
 	case WIRE_GOODBYE:
 		p->goodbye = true;
-		peer_ending(w, p, WIMM_E_PEER_LOST, 0, "it said goodbye");
+		peer_ending(w, p, false, WIMM_E_PEER_LOST, 0, "it said goodbye");
 		return;
 	case WIRE_HEARTBEAT:
 	case WIRE_CONFIRM:
@@ -353,14 +355,21 @@ void session_scan(struct worker *w)
 
 void session_endings(struct worker *w)
 {
+	uint64_t next_ns = CLOCK_NEVER_NS;
+
 	LIST_FOR_EACH(it, &w->peers) {
 		struct peer *p = LIST_ENTRY(it, struct peer, link);
 
+		if (p->ending_step == 0 || p->state == PEER_DOWN)
+			continue;
 		/* What it sent before has been read: every NIC was polled empty since. */
-		if (p->ending_step != 0 && p->ending_step < w->step && p->state != PEER_DOWN)
+		if (p->ending_step < w->step && p->ending_ns <= w->now_ns)
 			peer_down(w, p, p->ending_cause, p->ending_code, "%s",
 			          p->goodbye ? "it said goodbye" : p->ending_text);
+		else if (p->ending_ns < next_ns)
+			next_ns = p->ending_ns;
 	}
+	w->endings_ns = next_ns;
 }
 
 void session_goodbye(struct worker *w, struct peer *p, wimm_status reason, const char *text)

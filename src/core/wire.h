@@ -73,8 +73,8 @@ struct wire_msg {
 		struct {                      /* HELLO and HELLO_ACK */
 			uint8_t major, minor; /* as received; wire_encode() writes its own */
 			uint8_t progress_mode;
-			wimm_status status; /* HELLO: OK. ACK: OK; AGAIN: a session stands;
-					     * else why not */
+			wimm_status status; /* HELLO: OK. ACK: OK; AGAIN, E_BUSY: see
+					     * docs/WIRE.md; else why not */
 			uint8_t target[WIMM_INSTANCE_BYTES]; /* HELLO: zero = whoever answers */
 			uint64_t nonce; /* of this attempt; the ACK echoes it */
 			uint32_t heartbeat_ms;

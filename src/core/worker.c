@@ -305,6 +305,8 @@ uint64_t worker_next_ns(const struct worker *w)
 {
 	uint64_t next = timers_next_ns(&w->timers);
 
+	if (w->endings != 0 && w->endings_ns < next)
+		next = w->endings_ns;
 	if (w->scan_ns < next && (!list_empty(&w->peers) || !list_empty(&w->strangers)))
 		next = w->scan_ns;
 	for (uint32_t i = 0; i < w->nic_count; i++) {
@@ -322,8 +324,7 @@ uint64_t worker_next_ns(const struct worker *w)
 static bool arm(struct worker *w)
 {
 	wake_announce(&w->wake);
-	if (mpsc_empty_hint(&w->inbox) && list_empty(&w->ready) && w->polled_out &&
-	    w->endings == 0) {
+	if (mpsc_empty_hint(&w->inbox) && list_empty(&w->ready) && w->polled_out) {
 		bool quiet = true;
 
 		for (uint32_t i = 0; i < w->nic_count && quiet; i++)

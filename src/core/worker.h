@@ -109,6 +109,7 @@ struct worker {
 	struct rng rng;           /* nonces; seeded by the environment */
 	uint64_t pause_ns;        /* of a worker that cannot sleep on a descriptor */
 	uint32_t endings;            /* peers with an ending_step that are not down yet */
+	uint64_t endings_ns;      /* when to look at them next */
 	uint32_t sends_stuck;     /* peers whose ctl was full */
 	uint64_t retire_requests; /* peers' questions that are not answered */
 	bool closing;
@@ -189,12 +190,14 @@ wimm_peer peer_id(const struct peer *p);
 enum peer_state peer_public_state(struct worker *w, wimm_peer id);
 void peer_set_state(struct peer *p, enum peer_state state);
 void peer_down(struct worker *w, struct peer *p, wimm_status cause, uint32_t vendor_code,
-               const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+               const char *fmt, ...) __attribute__((format(printf, 5, 6), nonnull(5)));
 wimm_status peer_index(struct worker *w, struct peer *p);
 void peer_done(struct worker *w, struct request *r);
 void peer_maybe_free(struct worker *w, struct peer *p);
 void peer_free(struct worker *w, struct peer *p);
 struct peer *peer_new(struct worker *w, const struct wire_addr *addr);
+/* An id that stands for another peer's comes up with that. */
+void peer_alias_up(struct worker *w, struct peer *p);
 void peer_event(struct worker *w, struct peer *p, wimm_peer_event_kind kind, wimm_status cause,
                 uint32_t nic_index, const char *text);
 void session_connect(struct worker *w, struct peer *p);
@@ -203,9 +206,10 @@ void session_cqe(struct worker *w, uint32_t nic, const struct prov_cqe *c);
 void session_scan(struct worker *w);
 void session_talk(struct worker *w);
 void session_endings(struct worker *w);
-/* Lose a peer once all that it sent before has been read. */
-void peer_ending(struct worker *w, struct peer *p, wimm_status cause, uint32_t vendor_code,
-		 const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+/* Lose a peer once all that it sent before has been read; may_speak: give its goodbye, which travels
+ * on another connection, a little time. */
+void peer_ending(struct worker *w, struct peer *p, bool may_speak, wimm_status cause,
+                 uint32_t vendor_code, const char *fmt, ...) __attribute__((format(printf, 6, 7)));
 wimm_status session_send(struct worker *w, struct peer *p, const struct wire_msg *m);
 /* A path failed or is given up: fence it; the peer is lost with its last path. */
 void path_lost(struct worker *w, struct path *path, wimm_status cause, uint32_t vendor_code,

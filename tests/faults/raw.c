@@ -144,6 +144,7 @@ void raw_hello(const struct raw *r, struct wire_msg *out)
 void raw_greet(struct raw *r, const struct wimm_net_addr *to)
 {
 	struct wire_msg hello;
+	struct wire_addr them;
 
 	memset(r, 0, sizeof(*r));
 	for (uint32_t i = 0; i < WIMM_MAX_NICS; i++)
@@ -155,6 +156,9 @@ void raw_greet(struct raw *r, const struct wimm_net_addr *to)
 	r->ctl = raw_open(to, 0, NULL);
 	assert_true(r->ctl >= 0);
 	raw_hello(r, &hello);
+	/* Without a target a hello would only ask who is there. */
+	assert_ok(wire_addr_decode(to, &them));
+	memcpy(hello.u.hello.target, them.instance, sizeof(them.instance));
 	assert_true(raw_say(r->ctl, &hello));
 	assert_true(raw_hear(r, &r->ack));
 	assert_int_equal(r->ack.type, WIRE_HELLO_ACK);
