@@ -15,6 +15,10 @@
 struct contract_cfg cfg = { "tcp", "", 1, false };
 
 static struct sim_world *world;
+static struct case_block {
+	struct case_block *next;
+	max_align_t bytes[];
+} * case_blocks;
 static uint64_t blocks_before;
 static unsigned fds_before, threads_before;
 
@@ -68,6 +72,26 @@ uint32_t node_events(struct node *n, wimm_peer_event_kind kind)
 		count += n->event[i].kind == kind;
 	gate_unlock();
 	return count;
+}
+
+void *case_memory(size_t bytes)
+{
+	struct case_block *b = calloc(1, sizeof(*b) + bytes);
+
+	assert_non_null(b);
+	b->next = case_blocks;
+	case_blocks = b;
+	return b->bytes;
+}
+
+static void case_memory_free(void)
+{
+	while (case_blocks != NULL) {
+		struct case_block *b = case_blocks;
+
+		case_blocks = b->next;
+		free(b);
+	}
 }
 
 void *case_world(void)
@@ -291,6 +315,7 @@ int case_teardown(void **state)
 		sim_world_close(world);
 		world = NULL;
 	}
+	case_memory_free();
 	ok = results_are_right() && ok;
 	if (mem_live_blocks() != blocks_before) {
 		print_error("%lld blocks of memory leaked\n",

@@ -116,6 +116,8 @@ wimm_peer peer_of(struct node *from, const struct node *to);
 /* Wait until both sides have a session. */
 void connect_nodes(struct node *a, struct node *b);
 struct wimm_engine_stats stats_of(struct node *n);
+/* Zeroed memory that lives until every engine of the case is closed. */
+void *case_memory(size_t bytes);
 /* The simulator's world of this case (struct sim_world), NULL with another provider. */
 void *case_world(void);
 

@@ -16,7 +16,7 @@
 
 #define CASES_MAX 256
 
-#define GROUPS(X) X(imm)
+#define GROUPS(X) X(imm) X(session)
 
 #define X(name) extern const struct contract_group group_##name;
 GROUPS(X)
