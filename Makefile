@@ -34,7 +34,7 @@ bench: build
 	@bench/run
 
 mutants: setup
-	@tests/mutants/run
+	@scripts/mutants.sh
 
 clean:
 	rm -rf build build-asan build-tsan build-clang build-logs
