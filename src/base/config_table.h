@@ -53,7 +53,7 @@
 #define CONFIG_TEXT_BYTES 512
 #define CONFIG_TEXT_MAP(X)                                                                         \
 	X(PROVIDER, "provider", 32, "tcp",                                                         \
-	  "what moves the bytes of an engine that names no provider: tcp or sim")                  \
+	  "what moves the bytes of an engine that names no provider: tcp, host or sim")            \
 	X(HOST_WAY, "host_way", 16, "auto",                                                        \
 	  "host: how long writes travel: auto (into memory of wimm_alloc, else as pull), pull"     \
 	  " (the receiver fetches them), push (the sender writes them) or ring")                   \

@@ -79,6 +79,8 @@ const char *host_foreign_reason(int code)
 		       "seccomp filter, another user, or PR_SET_DUMPABLE 0)";
 	case ESRCH:
 		return "the other process cannot name this one (another pid namespace)";
+	case EOPNOTSUPP:
+		return "the other process's setting host_way is ring";
 	case ENOSYS:
 		return "the kernel, or a seccomp filter, has no process_vm_readv";
 	default:

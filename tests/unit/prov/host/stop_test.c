@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "duo.h"
+
+#include "plat/clock.h"
+#include "plat/thread.h"
+
+#include <signal.h>
+#include <string.h>
+
+/* A receiver that is stopped in the middle of fetching, and wakes after the sender has given up. */
+
+static const struct prov_ops *const ops = &prov_host_ops;
+
+enum { ROUNDS = 200 };
+
+static bool late(struct duo_side *s, uint64_t deadline)
+{
+	return s->down || (clock_now_ns() > deadline && !duo_fail(s, "nothing happens any more"));
+}
+
+/* SIGSTOP acts when the process next leaves the kernel: wait until /proc says it has. */
+static bool stop(struct duo_side *s, pid_t pid, uint64_t deadline)
+{
+	char path[64];
+	char state = '?';
+
+	(void)snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+	(void)kill(pid, SIGSTOP);
+	while (state != 'T') {
+		FILE *file = fopen(path, "re");
+
+		if (!file || fscanf(file, "%*d (%*[^)]) %c", &state) != 1)
+			state = '?';
+		if (file)
+			(void)fclose(file);
+		if (late(s, deadline))
+			return false;
+		plat_thread_yield();
+	}
+	return true;
+}
+
+/* A whole long write, stopped in the middle, cancelled, its source used for something else. */
+static bool round_of(struct duo_side *s, uint64_t *in_the_middle)
+{
+	uint64_t deadline = clock_now_ns() + TEST_DEADLINE_MS * CLOCK_NS_PER_MS;
+	struct prov_wr wr = duo_wr(s, 1, 0, DUO_MEM_BYTES, 1);
+	pid_t b = atomic_load(&s->shared->pid_b);
+	uint64_t cancelled = s->cancelled;
+	uint64_t done = s->done_ok;
+
+	if (ops->post(s->path, &wr, 1) != 1)
+		return duo_fail(s, "no room for one write");
+	while (atomic_load(&s->shared->fetched) == 0 && s->done_ok == done) {
+		duo_turn(s);
+		if (late(s, deadline))
+			return false;
+	}
+	if (!stop(s, b, deadline))
+		return false;
+	*in_the_middle += atomic_load(&s->shared->fetched) != 0;
+	ops->cancel(s->path, 1);
+	duo_turn(s);
+	if (s->cancelled + s->done_ok != cancelled + done + 1)
+		return duo_fail(s, "a cancelled write is not told at once");
+	memset(s->mem, 3, 4096); /* the source is free */
+	(void)kill(b, SIGCONT);
+	/* What b does with the first is over when it has counted the second. */
+	wr = duo_wr(s, 2, 0, 8, 2);
+	if (ops->post(s->path, &wr, 1) != 1)
+		return duo_fail(s, "no room for one write");
+	for (done = s->done_ok + 1; s->done_ok < done;) {
+		duo_turn(s);
+		if (late(s, deadline))
+			return false;
+	}
+	return true;
+}
+
+static bool stop_and_cancel(struct duo_side *s)
+{
+	uint64_t in_the_middle = 0;
+	uint64_t counted;
+
+	for (uint32_t i = 0; i < ROUNDS; i++) {
+		if (!round_of(s, &in_the_middle))
+			return false;
+	}
+	/* Each first write was counted exactly when its sender was not told that it never will. */
+	counted = atomic_load(&s->shared->imms[1]);
+	if (counted != s->done_ok - ROUNDS + s->cancelled_sent)
+		return duo_fail(s, "a write that was taken back was counted");
+	if (atomic_load(&s->shared->imms[2]) != ROUNDS)
+		return duo_fail(s, "a write was lost");
+	if (in_the_middle < ROUNDS / 10 || counted == ROUNDS)
+		return duo_fail(s, "too few were stopped in the middle to say anything");
+	return true;
+}
+
+static void stop_in_mid_fetch_then_cancel_counts_nothing(void **state)
+{
+	/* Goal: 200 times: the receiver is stopped while it fetches, the write is cancelled and its
+	 * source used again; when it wakes it counts nothing, and the path goes on. */
+	(void)state;
+	duo_run(&(struct duo){ .act_a = stop_and_cancel });
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(stop_in_mid_fetch_then_cancel_counts_nothing),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
