@@ -47,16 +47,44 @@
 	X(TCP_PACING_BYTES_S, "tcp_pacing_bytes_s", "bytes/s", BYTES, 0, INT64_C(1) << 40, 0,      \
 	  "tcp: the kernel sends at most so fast on each connection; 0 = no limit")                \
 	X(HOST_ANY_UID, "host_any_uid", "", BOOL, 0, 1, 0,                                         \
-	  "host: let processes of other users connect")
+	  "host: let processes of other users connect")                                            \
+	X(VERBS_GID_INDEX, "verbs_gid_index", "", INT, -1, 255, -1,                                \
+	  "verbs: entry of the port's GID table to speak from; -1 = the most routable one")        \
+	X(VERBS_MTU, "verbs_mtu", "bytes", INT, 0, 4096, 0,                                        \
+	  "verbs: longest packet, 256 to 4096 in powers of two; 0 = what both ports have")         \
+	X(VERBS_DEPTH, "verbs_depth", "requests", INT, 16, 16384, 256,                             \
+	  "verbs: work requests in flight on a path; the power of two below counts")               \
+	X(VERBS_CHAIN, "verbs_chain", "requests", INT, 1, 32, 4,                                   \
+	  "verbs: work requests handed to the device at once; only the last is signalled")         \
+	X(VERBS_INLINE_BYTES, "verbs_inline_bytes", "bytes", INT, 0, 1024, 64,                     \
+	  "verbs: writes up to this length go into the request itself, if the device takes it")    \
+	X(VERBS_RECV_DEPTH, "verbs_recv_depth", "requests", INT, 64, 16384, 4096,                  \
+	  "verbs: immediates that may come in before this process polls; more wait at the sender") \
+	X(VERBS_TIMEOUT, "verbs_timeout", "", INT, 0, 31, 0,                                       \
+	  "verbs: the device sends again after 4.096 us * 2^this; 0 = derived from the peer"       \
+	  " time-out")                                                                             \
+	X(VERBS_RETRIES, "verbs_retries", "", INT, 0, 6, 6,                                        \
+	  "verbs: how often it sends again before the path is lost; 7 would mean for ever on some" \
+	  " devices")                                                                              \
+	X(VERBS_TRAFFIC_CLASS, "verbs_traffic_class", "", INT, 0, 255, 0,                          \
+	  "verbs: traffic class (RoCE: DSCP in the upper six bits) of what is sent")               \
+	X(VERBS_SERVICE_LEVEL, "verbs_service_level", "", INT, 0, 15, 0,                           \
+	  "verbs: InfiniBand service level, or RoCE priority, of what is sent")                    \
+	X(VERBS_PKEY_INDEX, "verbs_pkey_index", "", INT, 0, 65535, 0,                              \
+	  "verbs: entry of the port's partition key table")                                        \
+	X(VERBS_RELAXED_ORDERING, "verbs_relaxed_ordering", "", BOOL, 0, 1, 1,                     \
+	  "verbs: let the bytes of a write land in any order, all before its immediate")
 
 /* Settings that are texts. X(ID, name, max_bytes with the final zero, default, help) */
 #define CONFIG_TEXT_BYTES 512
 #define CONFIG_TEXT_MAP(X)                                                                         \
 	X(PROVIDER, "provider", 32, "tcp",                                                         \
-	  "what moves the bytes of an engine that names no provider: tcp, host or sim")            \
+	  "what moves the bytes of an engine that names no provider: tcp, host, verbs or sim")     \
 	X(HOST_WAY, "host_way", 16, "auto",                                                        \
 	  "host: how long writes travel: auto (into memory of wimm_alloc, else as pull), pull"     \
 	  " (the receiver fetches them), push (the sender writes them) or ring")                   \
+	X(VERBS_LIBRARY, "verbs_library", CONFIG_TEXT_BYTES, "libibverbs.so.1",                    \
+	  "verbs: the library that is loaded when a verbs NIC is first asked for")                 \
 	X(NICS, "nics", CONFIG_TEXT_BYTES, "",                                                     \
 	  "NICs of an engine that names none, with commas between; for tcp local addresses;"       \
 	  " empty = all that are found")

@@ -8,5 +8,6 @@
 extern const struct prov_ops prov_tcp_ops;
 extern const struct prov_ops prov_host_ops;
 extern const struct prov_ops prov_sim_ops;
+extern const struct prov_ops prov_verbs_ops; /* only with HAVE_VERBS */
 
 #endif

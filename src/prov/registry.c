@@ -7,6 +7,9 @@
 static const struct prov_ops *const providers[] = {
 	&prov_tcp_ops,
 	&prov_host_ops,
+#ifdef HAVE_VERBS
+	&prov_verbs_ops,
+#endif
 	&prov_sim_ops,
 };
 

@@ -51,7 +51,7 @@ static void info_lists_providers_of_the_build_with_their_nics_and_those_it_lacks
 	assert_string_equal(text_of(nic, "status"), "OK");
 	assert_true(cJSON_IsTrue(
 		cJSON_GetObjectItem(cJSON_GetObjectItem(nic, "capabilities"), "ordered")));
-	assert_string_equal(text_of(find(providers, "verbs"), "state"), "not in this build");
+	assert_string_equal(text_of(find(providers, "fabric"), "state"), "not in this build");
 	assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(info, "limits")), 2);
 	cJSON_Delete(info);
 	free(text);
