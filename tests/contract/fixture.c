@@ -31,7 +31,9 @@ struct wimm_engine_opts node_opts_nics(uint32_t count)
 	size_t len = 0;
 
 	for (uint32_t i = 0; i < count; i++) {
-		if (strcmp(cfg.provider, "tcp") != 0)
+		if (strcmp(cfg.provider, "verbs") == 0)
+			len += (size_t)snprintf(text + len, sizeof(text) - len, "rxe%u,", i);
+		else if (strcmp(cfg.provider, "tcp") != 0)
 			len += (size_t)snprintf(text + len, sizeof(text) - len, "any,");
 		else
 			len += (size_t)snprintf(text + len, sizeof(text) - len, "127.0.0.%u:0,",
