@@ -76,8 +76,8 @@ void message_pump(struct worker *w, struct peer *p)
 			return;
 		}
 		if (st != WIMM_OK) {
-			peer_ending(w, p, true, WIMM_E_PEER_LOST, 0, "a message could not be sent: %s",
-			            wimm_status_text(st));
+			peer_ending(w, p, true, WIMM_E_PEER_LOST, 0,
+			            "a message could not be sent: %s", wimm_status_text(st));
 			return;
 		}
 		if (op->post_ns == 0)

@@ -112,7 +112,8 @@ static void path_end(struct worker *w, struct path *path, wimm_status cause, uin
 		text = wimm_status_text(cause);
 	if (p->paths_up == 0 && (p->state == PEER_UP || was_up)) {
 		peer_ending(w, p, told, cause == WIMM_E_PATH_LOST ? WIMM_E_PEER_LOST : cause,
-		            vendor_code, "its last path (local NIC %" PRIu32 ") failed: %s", path->nic, text);
+		            vendor_code, "its last path (local NIC %" PRIu32 ") failed: %s",
+		            path->nic, text);
 		return;
 	}
 	if (p->leaving || p->ending_step != 0)

@@ -206,8 +206,8 @@ void session_cqe(struct worker *w, uint32_t nic, const struct prov_cqe *c);
 void session_scan(struct worker *w);
 void session_talk(struct worker *w);
 void session_endings(struct worker *w);
-/* Lose a peer once all that it sent before has been read; may_speak: give its goodbye, which travels
- * on another connection, a little time. */
+/* Lose a peer once all that it sent before has been read; may_speak: give its goodbye, which
+ * travels on another connection, a little time. */
 void peer_ending(struct worker *w, struct peer *p, bool may_speak, wimm_status cause,
                  uint32_t vendor_code, const char *fmt, ...) __attribute__((format(printf, 6, 7)));
 wimm_status session_send(struct worker *w, struct peer *p, const struct wire_msg *m);

@@ -107,7 +107,7 @@ static bool awake(struct run *run, struct node *n)
 	struct worker *w = &n->engine->worker;
 
 	return n->busy || !mpsc_empty_hint(&w->inbox) || !list_empty(&w->ready) || !w->polled_out ||
-	       w->endings != 0 || !mpsc_empty_hint(&n->engine->deliveries) ||
+	       !mpsc_empty_hint(&n->engine->deliveries) ||
 	       worker_next_ns(w) <= run_now(run);
 }
 
