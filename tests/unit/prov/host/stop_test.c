@@ -1,11 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "duo.h"
+#include "pair.h"
 
 #include "plat/clock.h"
 #include "plat/thread.h"
 
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 /* A receiver that is stopped in the middle of fetching, and wakes after the sender has given up. */
 
@@ -105,9 +112,83 @@ static void stop_in_mid_fetch_then_cancel_counts_nothing(void **state)
 	duo_run(&(struct duo){ .act_a = stop_and_cancel });
 }
 
+/* A page whose first reader waits until the test fills it. -1: the kernel does not let us. */
+static int hold_page(void *page)
+{
+	struct uffdio_api api = { .api = UFFD_API };
+	struct uffdio_register reg = { .range = { (uint64_t)(uintptr_t)page, 4096 },
+		                       .mode = UFFDIO_REGISTER_MODE_MISSING };
+	int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC);
+
+	if (fd < 0)
+		return -1;
+	if (ioctl(fd, UFFDIO_API, &api) == 0 && ioctl(fd, UFFDIO_REGISTER, &reg) == 0)
+		return fd;
+	(void)close(fd);
+	return -1;
+}
+
+static void fill_page(int fd, void *page)
+{
+	static uint8_t content[4096];
+	struct uffdio_copy copy = { .dst = (uint64_t)(uintptr_t)page,
+		                    .src = (uint64_t)(uintptr_t)content,
+		                    .len = 4096 };
+
+	assert_ok(ioctl(fd, UFFDIO_COPY, &copy));
+}
+
+static void poll_b(void *arg)
+{
+	struct pair *p = arg;
+
+	while (((struct host_path *)p->b.path)->rx.acked < 2)
+		(void)side_poll(&p->b);
+}
+
+static void stop_cancel_during_the_call_counts_nothing(void **state)
+{
+	/* Goal: the write is taken back while the one system call that fetches all of it is under
+	 * way: nothing looks at the offer again but the swap before counting. */
+	uint8_t *page =
+		mmap(NULL, 4 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct plat_thread thread;
+	struct uffd_msg msg;
+	struct prov_wr wr;
+	struct pair p;
+	int fd;
+
+	(void)state;
+	assert_ptr_not_equal(page, MAP_FAILED);
+	fd = hold_page(page);
+	if (fd < 0)
+		test_skip("userfaultfd is not allowed here");
+	pair_open(&p, "pull");
+	wr = pair_wr(&p, 1, 0, 0, 4 * 4096);
+	wr.src = page;
+	wr.flags = PROV_WR_IMM;
+	assert_int_equal(ops->post(p.a.path, &wr, 1), 1);
+	assert_ok(plat_thread_start(&thread, poll_b, &p, "b", PLAT_CPU_ANY));
+	assert_int_equal(read(fd, &msg, sizeof(msg)), sizeof(msg)); /* b is in the call */
+	assert_int_equal(msg.event, UFFD_EVENT_PAGEFAULT);
+	ops->cancel(p.a.path, 1);
+	side_turns(&p.a, 1);
+	assert_int_equal(p.a.done_cancelled, 1);
+	assert_int_equal(p.a.done_cancelled_sent, 0);
+	wr = pair_wr(&p, 2, 0, 0, 8); /* so that b's thread has an end to wait for */
+	assert_int_equal(ops->post(p.a.path, &wr, 1), 1);
+	fill_page(fd, page);
+	plat_thread_join(&thread);
+	assert_int_equal(p.b.imms, 0);
+	(void)close(fd);
+	pair_close(&p);
+	(void)munmap(page, 4 * 4096);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(stop_cancel_during_the_call_counts_nothing),
 		cmocka_unit_test(stop_in_mid_fetch_then_cancel_counts_nothing),
 	};
 
