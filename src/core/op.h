@@ -162,6 +162,7 @@ struct op {
 
 /* Ids: generation << 32 | index + 1. Tokens of work requests: generation << 32 | index << 8 |
  * bits. */
+#define FLUSH_TOKEN      0u /* no operation has generation 0: drain.c */
 #define OP_TOKEN_COUNTED 1u /* the request carries an immediate or ends a part */
 
 #endif

@@ -84,6 +84,8 @@ bool path_prepare(struct worker *w, struct peer *p, uint32_t k, struct prov_offe
 		return false;
 	path->state = PATH_OPENING;
 	path->seq++;
+	path->dirty = false;
+	path->flushing = false;
 	p->paths_open++;
 	return true;
 }
@@ -123,6 +125,7 @@ static void path_end(struct worker *w, struct path *path, wimm_status cause, uin
 	if (p->state == PEER_UP) {
 		peer_event(w, p, WIMM_PEER_NIC_LOST, cause, path->nic, text);
 		confirm_path_lost(w, p);
+		drain_step(w, p); /* it waits for this path no more */
 		retire_arrived(w, p); /* nothing more comes there */
 		post_peer_room(w, p); /* its legs look for another path */
 	}

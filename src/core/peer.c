@@ -112,6 +112,7 @@ static void peer_reset(struct peer *p)
 	list_init(&p->pending);
 	list_init(&p->ready_link);
 	list_init(&p->remotes);
+	list_init(&p->owed_acks);
 	list_init(&p->sends);
 	list_init(&p->confirms);
 	list_init(&p->confirming);
@@ -273,6 +274,7 @@ void peer_down(struct worker *w, struct peer *p, wimm_status cause, uint32_t ven
 		list_remove(&p->ready_link);
 	paths_close(w, p);
 	session_drop_ctl(w, p);
+	drain_peer_down(p);
 	remote_peer_down(w, p);
 	post_peer_down(w, p);
 	message_peer_down(w, p);

@@ -36,6 +36,8 @@ struct path {
 	uint32_t remote_nic;
 	uint32_t seq; /* which life of this path */
 	uint32_t outstanding;
+	bool dirty;    /* cancelled requests may be under way: drain.c */
+	bool flushing; /* the empty write behind them is */
 	bool full; /* it took less than it was offered: who waits for it goes first */
 	uint64_t posted_marks; /* requests posted that the receiver counts */
 	uint64_t seen_marks;   /* the same, received */
@@ -109,6 +111,9 @@ struct peer {
 	struct list pending;    /* legs to post */
 	struct list ready_link; /* worker.ready */
 	struct list remotes;    /* remote_mr.link */
+	struct list owed_acks;  /* revocations to acknowledge once the paths are drained */
+	uint32_t owed_count;
+	bool draining;
 	uint32_t refs;          /* remote regions, open operations */
 	struct list sends;      /* operations, oldest first */
 	uint32_t sends_in_flight;

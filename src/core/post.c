@@ -282,6 +282,10 @@ void post_done(struct worker *w, struct path *path, const struct prov_cqe *c)
 	struct op *op = &w->ops[index < w->max_ops ? index : 0];
 	bool voided = false;
 
+	if (c->token == FLUSH_TOKEN && path->flushing) {
+		drain_done(w, path);
+		return;
+	}
 	if (index >= w->max_ops || op_id(op) >> 32 != c->token >> 32 || !op->started ||
 	    c->count > op->outstanding || c->count > path->outstanding) {
 		LOG_ERROR("NIC %" PRIu32 ": completion of unknown token %#" PRIx64, path->nic,
@@ -310,6 +314,8 @@ void post_done(struct worker *w, struct path *path, const struct prov_cqe *c)
 		marks_lowered(w, path->peer);
 	if (path->peer->state == PEER_UP)
 		post_peer_room(w, path->peer);
+	if (path->peer->draining)
+		drain_step(w, path->peer);
 	op_acked(w, op);
 }
 
@@ -382,6 +388,7 @@ static void take_back(struct worker *w, struct op *op, struct leg *leg)
 		}
 		w->prov->cancel(path->prov, token);
 		w->prov->cancel(path->prov, token | OP_TOKEN_COUNTED);
+		drain_cancelled(w, path);
 	}
 }
 

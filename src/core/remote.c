@@ -105,11 +105,7 @@ static void remote_free(struct worker *w, struct wimm_remote_mr *r)
 
 static void revoke_ack(struct worker *w, struct wimm_remote_mr *r)
 {
-	struct wire_msg m = { .type = WIRE_REVOKE_ACK };
-
 	r->revoke_owed = false;
-	m.u.mr.region_slot = r->region_slot;
-	m.u.mr.generation = r->region_generation;
 	LIST_FOR_EACH(it, &r->peer->remotes) { /* the same region may have several handles */
 		struct wimm_remote_mr *q = LIST_ENTRY(it, struct wimm_remote_mr, link);
 
@@ -117,7 +113,7 @@ static void revoke_ack(struct worker *w, struct wimm_remote_mr *r)
 		    q->region_generation == r->region_generation)
 			return;
 	}
-	session_say(w, r->peer, &m);
+	drain_ack(w, r->peer, r->region_slot, r->region_generation);
 }
 
 void remote_leg_done(struct worker *w, struct leg *leg)
@@ -189,7 +185,6 @@ void remote_peer_down(struct worker *w, struct peer *p)
 /* The owner ends a region: nothing new is posted, then it hears that all has drained. */
 static void on_revoke(struct worker *w, struct peer *p, const struct wire_msg *m)
 {
-	struct wire_msg ack = { .type = WIRE_REVOKE_ACK };
 	bool in_use = false;
 
 	hold_all(p);
@@ -206,10 +201,8 @@ static void on_revoke(struct worker *w, struct peer *p, const struct wire_msg *m
 		in_use = in_use || r->revoke_owed;
 	}
 	release_all(w, p);
-	if (in_use)
-		return;
-	ack.u.mr = m->u.mr;
-	session_say(w, p, &ack);
+	if (!in_use)
+		drain_ack(w, p, m->u.mr.region_slot, m->u.mr.generation);
 }
 
 static void on_state(struct worker *w, struct peer *p, const struct wire_msg *m)

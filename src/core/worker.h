@@ -251,6 +251,15 @@ void mr_peer_down(struct worker *w, struct peer *p);
 void mr_finish_all(struct worker *w);
 void mr_op_done(struct worker *w, struct op *op);
 
+/* drain.c: nothing of ours under way any more, cancelled requests included. */
+void drain_cancelled(struct worker *w, struct path *path);
+bool drain_needed(const struct peer *p);
+void drain_step(struct worker *w, struct peer *p);
+void drain_done(struct worker *w, struct path *path);
+/* Acknowledge a revocation, as soon as that is so. */
+void drain_ack(struct worker *w, struct peer *p, uint32_t slot, uint32_t generation);
+void drain_peer_down(struct peer *p);
+
 /* count.c: immediates, parts of split writes, expectations. */
 void count_arrived(struct worker *w, struct path *path, const struct prov_cqe *c);
 void count_start(struct worker *w, struct op *op);

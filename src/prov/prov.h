@@ -188,7 +188,9 @@ struct prov_ops {
 	uint32_t (*post)(struct prov_path *path, const struct prov_wr *wr, uint32_t n);
 	/* Take back what has this token: requests not yet started are dropped; of one half sent the
 	 * rest is sent from a private copy. Each comes back as PROV_DONE with E_CANCELLED soon,
-	 * without waiting for the peer. */
+	 * without waiting for the peer. That rest is acknowledged before any later request of the
+	 * path (caps.ordered); without that order nothing of it lands once its region at the
+	 * receiver is released, and nobody's path suffers for it. */
 	void (*cancel)(struct prov_path *path, uint64_t token);
 
 	/* --- progress, worker only --- */

@@ -177,13 +177,25 @@ uint32_t puppet_events(struct puppet *p, wimm_peer_event_kind kind)
 	return (uint32_t)a.a;
 }
 
-void puppet_reregister(struct puppet *p)
+void puppet_reregister_begin(struct puppet *p)
 {
 	struct order o = { .kind = ORDER_REREGISTER };
+
+	order_send(p, &o);
+}
+
+void puppet_reregister_end(struct puppet *p)
+{
 	struct answer a;
 
-	obey(p, &o, &a);
+	answer_read(p, &a);
 	p->desc = a.desc;
+}
+
+void puppet_reregister(struct puppet *p)
+{
+	puppet_reregister_begin(p);
+	puppet_reregister_end(p);
 }
 
 void puppet_limit_fds(struct puppet *p, uint32_t more)

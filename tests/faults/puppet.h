@@ -60,6 +60,9 @@ uint64_t puppet_imm(struct puppet *p, uint32_t imm);
 uint32_t puppet_events(struct puppet *p, wimm_peer_event_kind kind);
 /* Deregister the region and register it again; the new descriptor is in p->desc. */
 void puppet_reregister(struct puppet *p);
+/* The same in two steps, for one that is stopped in between. */
+void puppet_reregister_begin(struct puppet *p);
+void puppet_reregister_end(struct puppet *p);
 /* From now on it gets so many more descriptors than it has, and no more. */
 void puppet_limit_fds(struct puppet *p, uint32_t more);
 /* Wait until the engine there has counted so many. */

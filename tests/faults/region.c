@@ -326,6 +326,79 @@ static void stream_to_a_deregistered_region_case_202_stops_in_time(void **state)
 		revoke_under_a_stream(i);
 }
 
+/* Goal: the rest of a cancelled write that is still under way when its target ends costs nothing
+ * but itself: not one byte lands afterwards, and the session goes on. */
+static void cancelled_write_to_an_ending_region_case_202_costs_only_itself(void **state)
+{
+	unsigned rounds = 10 * test_scale();
+	struct node *a = node_open(8 * MIB), *b = node_open(4096);
+	uint8_t *mem = malloc(8 * MIB);
+
+	(void)state;
+	assert_non_null(mem);
+	memset(a->mem, 0x77, 8 * MIB);
+	connect_nodes(a, b);
+	for (unsigned i = 0; i < (rounds < 100 ? rounds : 100); i++) {
+		struct wimm_mr *mr = reg(b, mem, 8 * MIB);
+		struct wimm_remote_mr *to = remote(a, mr);
+		struct result *r[4];
+
+		result_ok(write_imm(a, to, 0, 0, 64, 1)); /* the region is known */
+		for (int k = 0; k < 4; k++) {
+			struct wimm_write w = single(a, to, 0, 0, 8 * MIB);
+
+			r[k] = submit_write(a, &w);
+		}
+		drive_rounds(i);
+		for (int k = 0; k < 4; k++)
+			(void)!wimm_cancel(a->engine, r[k]->id);
+		for (int k = 0; k < 4; k++)
+			result_wait(r[k]);
+		result_ok(dereg(b, mr));
+		memset(mem, 0x5a, 8 * MIB);
+		result_ok(write_imm(a, remote_of(a, b), 0, 0, 4096, 2));
+		assert_true(all_are(mem, 8 * MIB, 0x5a));
+		assert_ok(wimm_close_remote_mr(a->engine, to));
+	}
+	assert_int_equal(node_events(a, WIMM_PEER_DOWN) + node_events(b, WIMM_PEER_DOWN), 0);
+	assert_int_equal(node_events(a, WIMM_PEER_NIC_LOST), 0);
+	node_close(a);
+	node_close(b);
+	free(mem);
+}
+
+/* Goal: the same where the target's process stood still meanwhile, so that much is under way. */
+static void cancelled_write_to_a_stopped_peer_case_202_costs_only_itself(void **state)
+{
+	const struct puppet_opts po = { .bytes = 64 * MIB };
+	struct puppet *b = puppet_start(&po);
+	struct node *a = node_open(64 * MIB);
+	unsigned rounds = 3 * test_scale();
+
+	(void)state;
+	memset(a->mem, 0x77, 64 * MIB);
+	for (unsigned i = 0; i < (rounds < 50 ? rounds : 50); i++) {
+		struct wimm_remote_mr *to = NULL;
+		struct result *r;
+		struct wimm_write w;
+
+		assert_ok(wimm_open_remote_mr(a->engine, &b->desc, &to));
+		result_ok(write_imm(a, to, 0, 0, 64, 1)); /* the region is known */
+		puppet_stop(b);
+		w = single(a, to, 0, 0, 64 * MIB);
+		w.deadline_us = 50000;
+		r = submit_write(a, &w);
+		result_is(r, WIMM_E_TIMEOUT);
+		puppet_reregister_begin(b);
+		puppet_continue(b);
+		puppet_reregister_end(b);
+		assert_ok(wimm_close_remote_mr(a->engine, to));
+	}
+	assert_int_equal(node_events(a, WIMM_PEER_DOWN), 0);
+	assert_int_equal(node_events(a, WIMM_PEER_NIC_LOST), 0);
+	puppet_end(b);
+}
+
 static const struct contract_case cases[] = {
 	CASE(overlapping_regions_case_39_end_one_by_one),
 	CASE(overlapping_regions_case_39_end_in_any_order),
@@ -335,5 +408,8 @@ static const struct contract_case cases[] = {
 	CASE(empty_region_case_47_is_refused),
 	CASE(write_to_a_deregistered_region_case_202_is_refused),
 	CASE(stream_to_a_deregistered_region_case_202_stops_in_time),
+	CASE(cancelled_write_to_an_ending_region_case_202_costs_only_itself),
+	CASE_ONLY(cancelled_write_to_a_stopped_peer_case_202_costs_only_itself,
+	          ONLY_PROCESSES | ONLY_THREADS),
 };
 GROUP(region, cases);
