@@ -1,0 +1,329 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* Two whole engines on one machine, through the public interface, provider host.
+ *
+ *   host_engine stream --size 64K [--foreign [--huge]]   single writes with an immediate each
+ *   host_engine paged --size 16K [--foreign [--huge]]    one request of 64 MiB at a time
+ *   host_engine lat [--threads]                          8 bytes there and back; half of it
+ *
+ * The receiver's memory is wimm_alloc()'s, or with --foreign ordinary memory. Engines are driven by
+ * their callers, or with --threads by threads of their own. Time ends when the receiver has counted
+ * everything. The way bytes travel is the setting WIMM_HOST_WAY. */
+
+#include "util.h"
+
+#include <wimm/engine.h>
+#include <wimm/imm.h>
+#include <wimm/region.h>
+#include <wimm/transfer.h>
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { IMM = 7, LAT_ROUNDS = 100000, LAT_WARM = 1000, OPEN_MAX_OPS = 64 };
+
+struct options {
+	const char *mode;
+	bool json;
+	bool foreign;
+	bool huge;
+	bool threads;
+	uint64_t size;
+	uint64_t total;
+};
+
+struct shared {
+	struct wimm_mr_desc desc[2];
+	_Atomic uint32_t ready;
+	_Atomic uint32_t done; /* rounds that the receiver has counted */
+	_Atomic uint32_t over;
+};
+
+struct side {
+	const struct options *o;
+	struct shared *shared;
+	struct wimm_engine *engine;
+	struct wimm_mr *mr;
+	struct wimm_remote_mr *remote;
+};
+
+static void must(wimm_status status, const char *what)
+{
+	if (status == WIMM_OK)
+		return;
+	(void)fprintf(stderr, "%s: %s: %s\n", what, wimm_status_name(status),
+	              wimm_last_error_text());
+	exit(1);
+}
+
+static void turn(const struct side *s)
+{
+	if (!s->o->threads)
+		must(wimm_progress(s->engine, NULL), "progress");
+}
+
+static void *memory(const struct options *o, bool own)
+{
+	void *mem;
+
+	if (own) {
+		must(wimm_alloc(BENCH_WALK_BYTES, NULL, &mem), "alloc");
+	} else {
+		mem = mmap(NULL, BENCH_WALK_BYTES + (2u << 20), PROT_READ | PROT_WRITE,
+		           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		if (mem == MAP_FAILED)
+			bench_die("mmap");
+		mem = (void *)(((uintptr_t)mem + (2u << 20) - 1) & ~(uintptr_t)((2u << 20) - 1));
+		(void)madvise(mem, BENCH_WALK_BYTES, o->huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+	}
+	memset(mem, 0x5a, BENCH_WALK_BYTES);
+	return mem;
+}
+
+static void side_open(struct side *s, bool child)
+{
+	struct wimm_engine_opts opts = WIMM_ENGINE_OPTS_INIT;
+	bool latency = strcmp(s->o->mode, "lat") == 0;
+
+	bench_pin(child ? 1 : 0);
+	opts.provider = "host";
+	opts.nics = "any";
+	opts.progress = s->o->threads ? WIMM_PROGRESS_THREADS : WIMM_PROGRESS_CALLER;
+	must(wimm_engine_open(&opts, &s->engine), "open");
+	must(wimm_reg_mr(s->engine, memory(s->o, !s->o->foreign && (child || latency)),
+	                 BENCH_WALK_BYTES, NULL, &s->mr),
+	     "reg");
+	must(wimm_mr_get_desc(s->mr, &s->shared->desc[child]), "desc");
+	atomic_fetch_add(&s->shared->ready, 1);
+	while (atomic_load(&s->shared->ready) < 2)
+		;
+	if (!child || latency)
+		must(wimm_open_remote_mr(s->engine, &s->shared->desc[!child], &s->remote),
+		     "remote");
+}
+
+static void expect(const struct side *s, uint64_t count, uint64_t *flag)
+{
+	struct wimm_on_done on_done = { .flag = flag };
+
+	*flag = 0;
+	must(wimm_expect_imm_count(s->engine, IMM, count, NULL, &on_done, NULL), "expect");
+}
+
+static void wait_flag(const struct side *s, const uint64_t *flag)
+{
+	while (wimm_flag_load(flag) == 0)
+		turn(s);
+	if (wimm_flag_load(flag) != 1)
+		must((wimm_status)wimm_flag_load(flag), "operation");
+}
+
+static void put(const struct side *s, uint64_t at, uint64_t len, uint64_t *flag)
+{
+	struct wimm_write w = WIMM_WRITE_INIT;
+	struct wimm_on_done on_done = { .flag = flag };
+	wimm_status st;
+
+	w.flags = WIMM_IMM;
+	w.imm = IMM;
+	w.src = s->mr;
+	w.dst = s->remote;
+	w.src_offset_bytes = at;
+	w.dst_offset_bytes = at;
+	w.len_bytes = len;
+	*flag = 0;
+	while ((st = wimm_submit_single_write(s->engine, &w, &on_done, NULL)) == WIMM_AGAIN)
+		turn(s);
+	must(st, "write");
+}
+
+/* `bytes` in writes of the size, some of them under way. */
+static void stream(const struct side *s, uint64_t bytes)
+{
+	static uint64_t flags[OPEN_MAX_OPS];
+
+	for (uint64_t i = 0; i < OPEN_MAX_OPS; i++)
+		flags[i] = 1;
+	for (uint64_t sent = 0, i = 0; sent < bytes; sent += s->o->size, i++) {
+		wait_flag(s, &flags[i % OPEN_MAX_OPS]);
+		put(s, sent % BENCH_WALK_BYTES, s->o->size, &flags[i % OPEN_MAX_OPS]);
+		turn(s);
+	}
+	for (uint64_t i = 0; i < OPEN_MAX_OPS; i++)
+		wait_flag(s, &flags[i]);
+}
+
+static void paged(const struct side *s, uint64_t bytes)
+{
+	static uint32_t indices[BENCH_WALK_BYTES / 4096];
+	uint64_t pages = BENCH_WALK_BYTES / s->o->size;
+	struct wimm_paged_writes w = WIMM_PAGED_WRITES_INIT;
+	uint64_t flag;
+	struct wimm_on_done on_done = { .flag = &flag };
+
+	for (uint32_t i = 0; i < pages; i++)
+		indices[i] = i;
+	w.flags = WIMM_IMM;
+	w.imm = IMM;
+	w.src = s->mr;
+	w.dst = s->remote;
+	w.src_pages = (struct wimm_pages){ indices, pages, s->o->size, 0 };
+	w.dst_pages = w.src_pages;
+	w.page_len_bytes = s->o->size;
+	for (uint64_t sent = 0; sent < bytes; sent += BENCH_WALK_BYTES) {
+		flag = 0;
+		must(wimm_submit_paged_writes(s->engine, &w, &on_done, NULL), "pages");
+		wait_flag(s, &flag);
+	}
+}
+
+static void send_all(const struct side *s, uint64_t bytes)
+{
+	if (strcmp(s->o->mode, "paged") == 0)
+		paged(s, bytes);
+	else
+		stream(s, bytes);
+}
+
+static void be_receiver(const struct side *s)
+{
+	static uint64_t flag;
+	uint64_t amounts[] = { 2 * BENCH_WALK_BYTES, s->o->total };
+
+	for (int i = 0; i < 2; i++) {
+		expect(s, amounts[i] / s->o->size, &flag);
+		wait_flag(s, &flag);
+		atomic_fetch_add(&s->shared->done, 1);
+	}
+	while (!atomic_load(&s->shared->over))
+		turn(s);
+}
+
+static void be_sender(const struct side *s)
+{
+	struct bench_result r = { .name = s->o->mode, .block_bytes = s->o->size, .batch = 1 };
+	double start;
+
+	send_all(s, 2 * BENCH_WALK_BYTES); /* connects, maps, touches */
+	while (atomic_load(&s->shared->done) < 1)
+		turn(s);
+	start = bench_now_s();
+	send_all(s, s->o->total);
+	while (atomic_load(&s->shared->done) < 2)
+		turn(s);
+	r.seconds = bench_now_s() - start;
+	r.blocks = s->o->total / s->o->size;
+	bench_print(&r, s->o->json);
+	atomic_store(&s->shared->over, 1);
+}
+
+/* The counter itself is polled, not an expectation. */
+static void wait_count(const struct side *s, uint64_t *counted)
+{
+	uint64_t now;
+
+	do {
+		turn(s);
+		must(wimm_poll_imm(s->engine, IMM, &now), "poll");
+	} while (now == *counted);
+	(*counted)++;
+}
+
+static void latency(const struct side *s, bool child)
+{
+	static uint64_t flags[OPEN_MAX_OPS];
+	uint64_t counted = 0;
+	double start = 0;
+
+	for (uint64_t i = 0; i < LAT_WARM + LAT_ROUNDS; i++) {
+		uint64_t *flag = &flags[i % OPEN_MAX_OPS];
+
+		if (i == LAT_WARM)
+			start = bench_now_s();
+		if (child)
+			wait_count(s, &counted);
+		if (i >= OPEN_MAX_OPS)
+			wait_flag(s, flag);
+		put(s, child ? 4096 : 0, 8, flag);
+		if (!child)
+			wait_count(s, &counted);
+	}
+	start = bench_now_s() - start;
+	if (child) {
+		while (!atomic_load(&s->shared->over))
+			turn(s);
+		return;
+	}
+	printf(s->o->json ? "{\"name\": \"lat\", \"one_way_us\": %.4f}\n"
+	                  : "lat  8 B  %.3f us one way, mean\n",
+	       start / LAT_ROUNDS / 2 * 1e6);
+	atomic_store(&s->shared->over, 1);
+}
+
+static void run(struct side *s, bool child)
+{
+	side_open(s, child);
+	if (strcmp(s->o->mode, "lat") == 0)
+		latency(s, child);
+	else if (child)
+		be_receiver(s);
+	else
+		be_sender(s);
+	must(wimm_engine_close(&s->engine), "close");
+}
+
+static void parse(int argc, char **argv, struct options *o)
+{
+	*o = (struct options){ .size = 64 << 10, .total = UINT64_C(2) << 30 };
+	if (argc < 2) {
+		(void)fprintf(stderr, "usage: host_engine stream|paged|lat [--size N] [--total N] "
+		                      "[--foreign] [--huge] [--threads] [--json]\n");
+		exit(2);
+	}
+	o->mode = argv[1];
+	for (int i = 2; i < argc; i++) {
+		uint64_t *value = strcmp(argv[i], "--size") == 0    ? &o->size
+		                  : strcmp(argv[i], "--total") == 0 ? &o->total
+		                                                    : NULL;
+		bool *toggle = strcmp(argv[i], "--foreign") == 0   ? &o->foreign
+		               : strcmp(argv[i], "--huge") == 0    ? &o->huge
+		               : strcmp(argv[i], "--threads") == 0 ? &o->threads
+		               : strcmp(argv[i], "--json") == 0    ? &o->json
+		                                                   : NULL;
+
+		if (toggle)
+			*toggle = true;
+		else if (value && i + 1 < argc)
+			*value = bench_size(argv[++i]);
+		else
+			exit(2);
+	}
+	if (o->size < 4096 || BENCH_WALK_BYTES % o->size != 0 || o->total % BENCH_WALK_BYTES != 0)
+		exit(2);
+}
+
+int main(int argc, char **argv)
+{
+	struct options o;
+	struct side s = { .o = &o };
+	int status;
+	pid_t child;
+
+	parse(argc, argv, &o);
+	s.shared = bench_shared(sizeof(*s.shared));
+	memset(s.shared, 0, sizeof(*s.shared));
+	child = fork();
+	if (child < 0)
+		bench_die("fork");
+	run(&s, child == 0);
+	if (child == 0)
+		_exit(0);
+	if (waitpid(child, &status, 0) != child || status != 0)
+		bench_die("receiver");
+	return 0;
+}
