@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "pair.h"
+#include "vm/pair.h"
 
 #include "plat/clock.h"
 #include "plat/rand.h"
 
+#include <dlfcn.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,24 @@ const char *pair_nic(uint32_t i)
 	if (count == 0)
 		count = prov_verbs_ops.list_nics(nics, NICS_MAX);
 	return i < count ? nics[i] : NULL;
+}
+
+struct fake_knobs *pair_fake(void)
+{
+	static struct fake_knobs *knobs;
+	static struct fake_knobs defaults;
+	const char *path = getenv("WIMM_VERBS_LIBRARY");
+	void *handle;
+
+	if (knobs == NULL) {
+		handle = path != NULL ? dlopen(path, RTLD_NOW) : NULL;
+		knobs = handle != NULL ? dlsym(handle, "fake_knobs") : NULL;
+		if (knobs == NULL)
+			fail_msg("WIMM_VERBS_LIBRARY names no fake library");
+		defaults = *knobs;
+	}
+	*knobs = defaults;
+	return knobs;
 }
 
 void side_open(struct side *s, const char *nic)
@@ -140,8 +159,9 @@ uint32_t side_poll(struct side *s)
 
 	assert_true(n <= s->max);
 	for (uint32_t i = 0; i < n; i++) {
+		s->nic_down = s->nic_down || cqes[i].kind == PROV_NIC_DOWN;
 		if (cqes[i].kind == PROV_NIC_DOWN)
-			s->nic_down = true;
+			snprintf(s->nic_text, sizeof(s->nic_text), "%s", cqes[i].text);
 		else if (cqes[i].kind >= PROV_CTL_NEW && cqes[i].kind <= PROV_CTL_DOWN)
 			count_ctl(s, &cqes[i]);
 		else

@@ -6,6 +6,7 @@
 
 #include "lib/test.h"
 
+#include "fake/ibverbs.h"
 #include "prov/providers.h"
 
 #define PAIR_MEM_BYTES (4u << 20)
@@ -27,6 +28,7 @@ struct side {
 	bool nic_down;
 	wimm_status down_status;
 	char down_text[PROV_TEXT_BYTES];
+	char nic_text[PROV_TEXT_BYTES];
 	uint64_t done_ok;
 	uint64_t done_lost;
 	uint64_t done_lost_sent;
@@ -53,6 +55,9 @@ struct pair {
 
 /* The i-th device of the guest, or of whatever machine this is; NULL: there are not so many. */
 const char *pair_nic(uint32_t i);
+
+/* What the fake library can be made to do, all back at its defaults. */
+struct fake_knobs *pair_fake(void);
 
 void side_open(struct side *s, const char *nic);
 void side_close(struct side *s);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The verbs provider on real devices: soft-RoCE in the guest that tests/vm/run boots, or what this
  * machine has. */
-#include "pair.h"
+#include "vm/pair.h"
 
 #include <stdlib.h>
 #include <string.h>

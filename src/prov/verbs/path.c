@@ -57,10 +57,13 @@ struct prov_path *verbs_op_path_open(struct prov_dev *dev_, const struct prov_ad
                                      bool active, void *context, struct prov_offer *out)
 {
 	struct verbs_dev *dev = (struct verbs_dev *)dev_;
-	struct verbs_path *path = mem_alloc_aligned(_Alignof(struct verbs_path), sizeof(*path));
 	struct verbs_fail fail = { 0 };
+	struct verbs_path *path;
 
 	(void)remote; /* the offer says where the other end is */
+	if (dev->dead)
+		return NULL;
+	path = mem_alloc_aligned(_Alignof(struct verbs_path), sizeof(*path));
 	if (!path)
 		return NULL;
 	if (!verbs_obj_init(&path->obj, dev, VERBS_OBJ_PATH, &dev->paths)) {

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_FAKE_IBVERBS_H
+#define TESTS_FAKE_IBVERBS_H
+
+/* A libibverbs of ours with two devices inside the process, for what real and soft devices cannot be
+ * made to do on demand. The setting verbs_library names it; a test finds `fake_knobs` by dlsym().
+ * Requests run when any completion queue is polled. */
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum fake_event {
+	FAKE_PORT_DOWN,
+	FAKE_PORT_UP,
+	FAKE_DEVICE_FATAL,
+	FAKE_GID_CHANGE, /* the GID really changes */
+};
+
+struct fake_knobs {
+	bool hold;           /* nothing runs */
+	uint32_t fail_after; /* so many RC requests later one fails with fail_status; 0: none */
+	int fail_status;     /* enum ibv_wc_status */
+	uint32_t room;       /* requests that post_send takes before it is full; UINT32_MAX: all */
+	uint32_t drop_ud;    /* datagrams to lose */
+	uint32_t double_ud;  /* datagrams to deliver twice */
+	uint32_t max_inline; /* more is refused by create_qp */
+	uint32_t max_qps;    /* more are refused */
+	uint32_t max_mrs;
+	bool port_down;   /* at open */
+	bool saw_relaxed; /* relaxed ordering was asked for */
+	uint32_t posts;   /* calls of post_send on RC queue pairs */
+	uint32_t wqes;    /* requests in them, and those of them signalled */
+	uint32_t signalled;
+	void (*event)(uint32_t device, enum fake_event what);
+	uint32_t (*objects)(void); /* queue pairs, regions, ... that are alive */
+};
+
+extern struct fake_knobs fake_knobs;
+
+#endif
