@@ -5,7 +5,7 @@
 
 static void dial_lost_hellos_are_sent_again(void **state)
 {
-	/* Goal: the first datagrams are lost, calls and answers, and the ctl comes up all the same. */
+	/* Goal: the first datagrams are lost, calls and answers; the ctl comes up all the same. */
 	(void)state;
 	for (uint32_t lost = 0; lost <= 4; lost++) {
 		struct fake_knobs *fake = pair_fake();

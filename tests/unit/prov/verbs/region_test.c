@@ -56,7 +56,7 @@ static void region_limit_of_the_device_is_named(void **state)
 
 static void region_released_key_takes_no_more_writes(void **state)
 {
-	/* Goal: after dereg() returned, a write with the old key costs the path and moves no byte. */
+	/* Goal: after dereg() a write with the old key costs the path and moves no byte. */
 	struct prov_wr wr;
 	struct pair p;
 
