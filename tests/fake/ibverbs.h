@@ -3,8 +3,8 @@
 #define TESTS_FAKE_IBVERBS_H
 
 /* A libibverbs of ours with two devices inside the process, for what real and soft devices cannot
- * be made to do on demand. The setting verbs_library names it; a test finds `fake_knobs` by dlsym().
- * Requests run when any completion queue is polled. */
+ * be made to do on demand. The setting verbs_library names it; a test finds `fake_knobs` by
+ * dlsym(). Requests run when any completion queue is polled. */
 
 #include <stdbool.h>
 #include <stdint.h>
