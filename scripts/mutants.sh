@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Plants each bug of tests/mutants in a copy of the tree and demands that the simulator finds it within
-# so many seeds; the tree as it is has to pass them all.
+# Plants each bug of tests/mutants in a copy of the tree and demands that the simulator finds it
+# within so many seeds; the tree as it is has to pass them all.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

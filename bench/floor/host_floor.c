@@ -2,8 +2,8 @@
 
 /* What two plain processes of one machine reach, to hold the host provider against.
  *
- *   host_floor copy --size 64K        the writer copies into the reader's memfd and puts an immediate
- *                                     into a ring of sequence numbers; the reader counts
+ *   host_floor copy --size 64K        the writer copies into the reader's memfd and puts an
+ * immediate                                     into a ring of sequence numbers; the reader counts
  *   host_floor readv --size 16K --batch 64 [--huge]    the reader fetches pages from the writer's
  *                                     memory, that many with one system call; nothing is said
  *   host_floor writev ...             the same, written by the writer

@@ -88,7 +88,8 @@ typedef enum {
 struct wimm_engine_opts {
 	uint32_t size;
 	uint32_t flags;             /* none defined */
-	const char *provider;       /* "tcp", "host", "sim"; NULL: setting WIMM_PROVIDER, else tcp */
+	const char *provider;       /* "tcp", "host", "verbs", "sim"; NULL: setting WIMM_PROVIDER,
+				     * else tcp */
 	const char *nics;           /* NULL: setting WIMM_NICS, else all. Comma list; for tcp local
 				     * addresses, "127.0.0.1:0,[::1]:0"; port 0: any free one */
 	wimm_progress_mode progress;

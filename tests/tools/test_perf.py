@@ -158,7 +158,7 @@ def test_perf_refuses_wrong_arguments_in_words(arguments, words):
 
 
 @pytest.mark.parametrize("arguments,words", [
-    (["--local", "--provider", "verbs"], 'no provider "verbs" in this build'),
+    (["--local", "--provider", "nosuch"], 'no provider "nosuch" in this build'),
     (["--local", "--nics", "203.0.113.9"], "203.0.113.9"),
     (["--provider", "sim"], "use --local"),
     (["127.0.0.1", "--nics", "2"], "a number goes with --local only"),
