@@ -8,7 +8,9 @@
  *
  * The receiver's memory is wimm_alloc()'s, or with --foreign ordinary memory. Engines are driven by
  * their callers, or with --threads by threads of their own. Time ends when the receiver has counted
- * everything. The way bytes travel is the setting WIMM_HOST_WAY. */
+ * everything. The way bytes travel is the setting WIMM_HOST_WAY. With --one (stream, paged) one
+ * thread drives both engines and CPU time is told, not time: what the work costs, where waiting for
+ * each other, or for a busy machine, is not counted. */
 
 #include "util.h"
 
@@ -33,6 +35,7 @@ struct options {
 	bool foreign;
 	bool huge;
 	bool threads;
+	bool one;
 	uint64_t size;
 	uint64_t total;
 };
@@ -50,6 +53,7 @@ struct side {
 	struct wimm_engine *engine;
 	struct wimm_mr *mr;
 	struct wimm_remote_mr *remote;
+	const struct side *other; /* --one: driven along */
 };
 
 static void must(wimm_status status, const char *what)
@@ -65,6 +69,8 @@ static void turn(const struct side *s)
 {
 	if (!s->o->threads)
 		must(wimm_progress(s->engine, NULL), "progress");
+	if (s->other)
+		must(wimm_progress(s->other->engine, NULL), "progress");
 }
 
 static void *memory(const struct options *o, bool own)
@@ -90,7 +96,8 @@ static void side_open(struct side *s, bool child)
 	struct wimm_engine_opts opts = WIMM_ENGINE_OPTS_INIT;
 	bool latency = strcmp(s->o->mode, "lat") == 0;
 
-	bench_pin(child ? 1 : 0);
+	if (!s->o->one)
+		bench_pin(child ? 1 : 0);
 	opts.provider = "host";
 	opts.nics = "any";
 	opts.progress = s->o->threads ? WIMM_PROGRESS_THREADS : WIMM_PROGRESS_CALLER;
@@ -100,9 +107,13 @@ static void side_open(struct side *s, bool child)
 	     "reg");
 	must(wimm_mr_get_desc(s->mr, &s->shared->desc[child]), "desc");
 	atomic_fetch_add(&s->shared->ready, 1);
+}
+
+static void side_connect(struct side *s, bool child)
+{
 	while (atomic_load(&s->shared->ready) < 2)
 		;
-	if (!child || latency)
+	if (!child || strcmp(s->o->mode, "lat") == 0)
 		must(wimm_open_remote_mr(s->engine, &s->shared->desc[!child], &s->remote),
 		     "remote");
 }
@@ -268,6 +279,7 @@ static void latency(const struct side *s, bool child)
 static void run(struct side *s, bool child)
 {
 	side_open(s, child);
+	side_connect(s, child);
 	if (strcmp(s->o->mode, "lat") == 0)
 		latency(s, child);
 	else if (child)
@@ -277,12 +289,38 @@ static void run(struct side *s, bool child)
 	must(wimm_engine_close(&s->engine), "close");
 }
 
+/* Both engines by this thread. */
+static void run_one(struct side *a)
+{
+	struct bench_result r = { .name = a->o->mode, .block_bytes = a->o->size, .batch = 1 };
+	uint64_t amounts[] = { 2 * BENCH_WALK_BYTES, a->o->total };
+	struct side b = { .o = a->o, .shared = a->shared };
+	static uint64_t flag;
+
+	side_open(a, false);
+	side_open(&b, true);
+	side_connect(a, false);
+	a->other = &b;
+	for (int i = 0; i < 2; i++) {
+		expect(&b, amounts[i] / a->o->size, &flag);
+		r.cpu_seconds = bench_cpu_s();
+		send_all(a, amounts[i]);
+		wait_flag(a, &flag);
+		r.cpu_seconds = bench_cpu_s() - r.cpu_seconds;
+	}
+	r.seconds = r.cpu_seconds;
+	r.blocks = a->o->total / a->o->size;
+	bench_print(&r, a->o->json);
+	must(wimm_engine_close(&a->engine), "close");
+	must(wimm_engine_close(&b.engine), "close");
+}
+
 static void parse(int argc, char **argv, struct options *o)
 {
 	*o = (struct options){ .size = 64 << 10, .total = UINT64_C(2) << 30 };
 	if (argc < 2) {
 		(void)fprintf(stderr, "usage: host_engine stream|paged|lat [--size N] [--total N] "
-		                      "[--foreign] [--huge] [--threads] [--json]\n");
+		                      "[--foreign] [--huge] [--threads | --one] [--json]\n");
 		exit(2);
 	}
 	o->mode = argv[1];
@@ -293,6 +331,7 @@ static void parse(int argc, char **argv, struct options *o)
 		bool *toggle = strcmp(argv[i], "--foreign") == 0   ? &o->foreign
 		               : strcmp(argv[i], "--huge") == 0    ? &o->huge
 		               : strcmp(argv[i], "--threads") == 0 ? &o->threads
+		               : strcmp(argv[i], "--one") == 0     ? &o->one
 		               : strcmp(argv[i], "--json") == 0    ? &o->json
 		                                                   : NULL;
 
@@ -317,6 +356,10 @@ int main(int argc, char **argv)
 	parse(argc, argv, &o);
 	s.shared = bench_shared(sizeof(*s.shared));
 	memset(s.shared, 0, sizeof(*s.shared));
+	if (o.one) {
+		run_one(&s);
+		return 0;
+	}
 	child = fork();
 	if (child < 0)
 		bench_die("fork");
