@@ -320,11 +320,16 @@ uint64_t worker_next_ns(const struct worker *w)
 
 /* --- sleeping --- */
 
+bool worker_may_sleep(const struct worker *w)
+{
+	return mpsc_empty_hint(&w->inbox) && list_empty(&w->ready) && w->polled_out;
+}
+
 /* Announce sleep and look once more; false: there is something to do. */
 static bool arm(struct worker *w)
 {
 	wake_announce(&w->wake);
-	if (mpsc_empty_hint(&w->inbox) && list_empty(&w->ready) && w->polled_out) {
+	if (worker_may_sleep(w)) {
 		bool quiet = true;
 
 		for (uint32_t i = 0; i < w->nic_count && quiet; i++)

@@ -143,6 +143,8 @@ bool worker_step(struct worker *w, uint64_t now_ns);
 /* Sleep until there may be something to do, at most until deadline_ns. */
 /* When worker_step() must run next though nothing arrives. */
 uint64_t worker_next_ns(const struct worker *w);
+/* Nothing is left to do but what comes from the NICs or at worker_next_ns(). */
+bool worker_may_sleep(const struct worker *w);
 void worker_wait(struct worker *w, uint64_t deadline_ns);
 void worker_push(struct worker *w, struct request *r);
 /* Run fn on the worker and wait for it; at once on the worker itself or when caller-driven. */

@@ -106,8 +106,7 @@ static bool awake(struct run *run, struct node *n)
 {
 	struct worker *w = &n->engine->worker;
 
-	return n->busy || !mpsc_empty_hint(&w->inbox) || !list_empty(&w->ready) || !w->polled_out ||
-	       !mpsc_empty_hint(&n->engine->deliveries) ||
+	return n->busy || !worker_may_sleep(w) || !mpsc_empty_hint(&n->engine->deliveries) ||
 	       worker_next_ns(w) <= run_now(run);
 }
 
