@@ -44,6 +44,8 @@ struct wimm_done {
 	uint64_t post_ns;        /* submit to first post */
 	uint64_t transfer_ns;    /* first post to settled */
 	const char *text;        /* what went wrong, for people; "" when nothing did */
+	uint32_t fence;          /* of wimm_fence_peer(): a wimm_fence_answer; else 0 */
+	uint32_t reserved;
 };
 
 typedef void (*wimm_done_fn)(void *context, const struct wimm_done *done);
@@ -160,6 +162,40 @@ WIMM_API WIMM_MUST_CHECK wimm_status wimm_add_peer(struct wimm_engine *engine,
 /** End the session with a peer: its open operations settle with E_CLOSED, it is told goodbye.
  *  Returns: OK, E_NOT_FOUND, E_FORKED.  Thread: any.  Blocks: for one turn of the worker. */
 WIMM_API WIMM_MUST_CHECK wimm_status wimm_remove_peer(struct wimm_engine *engine, wimm_peer peer);
+
+/** What has become of the memory that a peer was granted. */
+typedef enum {
+	WIMM_FENCE_NONE = 0,        /* not known: the fence was cancelled */
+	WIMM_FENCE_CONFIRMED = 1,   /* the peer has said that it writes no more, and has drained */
+	WIMM_FENCE_FENCED = 2,      /* its paths are revoked, or its process is gone */
+	WIMM_FENCE_QUARANTINED = 3, /* neither, so far: the memory must stay out of use */
+} wimm_fence_answer;
+
+#define WIMM_FENCE_NOW 1u /* do not ask the peer: revoke its paths at once */
+
+struct wimm_fence_opts {
+	uint32_t size;
+	uint32_t flags;       /* WIMM_FENCE_*; unknown bits are refused */
+	uint64_t deadline_us; /* from now, for the answer; 0: the peer time-out */
+	uint64_t reserved[4];
+};
+#define WIMM_FENCE_OPTS_INIT { .size = sizeof(struct wimm_fence_opts) }
+
+/** Get back all memory that a peer may write to. The peer is asked to stop; where it has not said
+ *  so after half the time, its paths are revoked. The session ends in every case: this engine's own
+ *  operations towards the peer settle with E_CLOSED, the peer's with E_PEER_LOST.
+ *  The answer is in wimm_done.fence. With CONFIRMED and FENCED the status is OK: not one byte of
+ *  the peer's lands from now on. With QUARANTINED it is E_QUARANTINED: leave alone what the peer
+ *  was granted and call again, with the same id, which waits for the path or the process to end. A
+ *  peer that is lost already is answered as soon as its paths are closed.
+ *  opts  NULL = defaults.  on_done may be NULL; out_op (may be NULL) receives the operation's id.
+ *  Cancelling it gives up the wait, not the fence.
+ *  Returns: OK, AGAIN, E_INVAL, E_NOT_FOUND (never a peer of this engine), E_CLOSED, E_FORKED.
+ *  Thread: any, also callbacks.  Blocks: no. */
+WIMM_API WIMM_MUST_CHECK wimm_status wimm_fence_peer(struct wimm_engine *engine, wimm_peer peer,
+						     const struct wimm_fence_opts *opts,
+						     const struct wimm_on_done *on_done,
+						     wimm_op *out_op);
 
 struct wimm_error_info {
 	wimm_status status;

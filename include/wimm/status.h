@@ -58,7 +58,7 @@ typedef enum {
 	X(E_REVOKED, -22, OP,                                                                      \
 	  "target region was deregistered or registered anew: get its descriptor")                 \
 	X(E_TOO_LONG, -23, OP, "message longer than the receiver's buffer")                        \
-	X(E_QUARANTINED, -24, OP, "failed, and the source may still be read: keep it unchanged")   \
+	X(E_QUARANTINED, -24, OP, "ended, but its memory may still be in use: leave that alone")   \
 	X(E_CLOSED, -25, OP, "engine closed before it was done")                                   \
 	X(E_PATH_LOST, -26, OP, "path lost: whether the write has landed is unknown")              \
 	X(E_PEER_LOST, -40, PEER, "peer unreachable: connect again when it is back")               \

@@ -31,6 +31,7 @@ WIMM_NET_ADDR_MAX_TEXT = 2048
 WIMM_DEFAULT_PORT = 18515
 WIMM_MAX_NICS = 16
 WIMM_ERROR_TEXT_BYTES = 256
+WIMM_FENCE_NOW = 1
 WIMM_MR_DESC_MAX_BYTES = 2048
 WIMM_MR_LOCAL_ONLY = 1
 WIMM_MR_STRICT_ORDER = 2
@@ -144,7 +145,7 @@ STATUS_TEXTS: dict[Status, str] = {
     Status.E_TIMEOUT: "deadline passed before it was done",
     Status.E_REVOKED: "target region was deregistered or registered anew: get its descriptor",
     Status.E_TOO_LONG: "message longer than the receiver's buffer",
-    Status.E_QUARANTINED: "failed, and the source may still be read: keep it unchanged",
+    Status.E_QUARANTINED: "ended, but its memory may still be in use: leave that alone",
     Status.E_CLOSED: "engine closed before it was done",
     Status.E_PATH_LOST: "path lost: whether the write has landed is unknown",
     Status.E_PEER_LOST: "peer unreachable: connect again when it is back",
@@ -178,6 +179,8 @@ class wimm_done(Structure):
         ("post_ns", c_uint64),
         ("transfer_ns", c_uint64),
         ("text", c_char_p),
+        ("fence", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 
@@ -251,6 +254,26 @@ class wimm_peer_opts(Structure):
     _fields_ = [
         ("size", c_uint32),
         ("flags", c_uint32),
+        ("reserved", c_uint64 * 4),
+    ]
+
+
+class FenceAnswer(IntEnum):
+    """enum wimm_fence_answer"""
+
+    NONE = 0
+    CONFIRMED = 1
+    FENCED = 2
+    QUARANTINED = 3
+
+
+class wimm_fence_opts(Structure):
+    """struct wimm_fence_opts"""
+
+    _fields_ = [
+        ("size", c_uint32),
+        ("flags", c_uint32),
+        ("deadline_us", c_uint64),
         ("reserved", c_uint64 * 4),
     ]
 
@@ -651,6 +674,13 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
         POINTER(c_uint64),
     ]),
     "wimm_remove_peer": (c_int, [c_void_p, c_uint64]),
+    "wimm_fence_peer": (c_int, [
+        c_void_p,
+        c_uint64,
+        POINTER(wimm_fence_opts),
+        POINTER(wimm_on_done),
+        POINTER(c_uint64),
+    ]),
     "wimm_peer_last_error": (c_int, [c_void_p, c_uint64, POINTER(wimm_error_info)]),
     "wimm_cancel": (c_int, [c_void_p, c_uint64]),
     "wimm_progress": (c_int, [c_void_p, POINTER(c_int)]),

@@ -3,6 +3,7 @@
  * expectations. */
 #include "core/engine.h"
 #include "core/error_text.h"
+#include "core/fence.h"
 #include "core/recv.h"
 
 #include "base/alloc.h"
@@ -136,6 +137,8 @@ void count_arrived(struct worker *w, struct path *path, const struct prov_cqe *c
 		confirm_answer(w, p);
 	if (!list_empty(&w->retires))
 		retire_arrived(w, p);
+	if (!list_empty(&w->fences))
+		fence_arrived(w, p);
 }
 
 void count_abandon(struct worker *w, struct leg *leg)

@@ -4,6 +4,7 @@
  * goes out behind the cancelled ones on each path that has some, and its completion is waited for.
  * On a provider that keeps no order it would show nothing; there prov.h asks more of a cancel. */
 #include "core/engine.h"
+#include "core/fence.h"
 
 #include "base/alloc.h"
 
@@ -52,6 +53,7 @@ static void drained(struct worker *w, struct peer *p)
 		send_ack(w, p, o->region_slot, o->generation);
 		mem_free(o);
 	}
+	fence_answer(w, p);
 }
 
 void drain_step(struct worker *w, struct peer *p)

@@ -79,6 +79,7 @@ static void learn_hello(struct worker *w, struct peer *p, const struct wire_msg 
 	p->addr = m->u.hello.self;
 	p->instance_known = true;
 	p->progress_mode = m->u.hello.progress_mode;
+	p->minor = m->u.hello.minor;
 	p->max_msg_bytes = m->u.hello.max_msg_bytes;
 	p->attempt = m->u.hello.attempt;
 	p->timeout_ns = w->peer_timeout_ns > theirs ? w->peer_timeout_ns : theirs;

@@ -49,6 +49,7 @@ enum op_kind {
 	OP_RECVS,
 	OP_EXPECT,
 	OP_RETIRE,
+	OP_FENCE,
 };
 
 /* The part of a write that goes to one peer: pages [next, end) of a paged write, or the bytes of
@@ -157,6 +158,17 @@ struct op {
 		struct retire_wait *waits;
 		uint64_t dropped;
 	} retire;
+	struct {
+		wimm_peer id;
+		struct peer *peer;
+		uint64_t end_ns; /* deadline_ns is when to stop asking, at first */
+		uint64_t ask_id;
+		uint64_t mark[WIMM_MAX_NICS]; /* what the peer posted before it stopped */
+		bool heard;
+		bool confirmed; /* and all of that is counted */
+		bool closing;   /* the session is over, its paths may not be */
+		wimm_fence_answer answer;
+	} fence;
 	char text[WIMM_ERROR_TEXT_BYTES];
 };
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The paths of a session: opened with it, up together, lost one by one. */
 #include "core/engine.h"
+#include "core/fence.h"
 #include "core/session.h"
 
 #include "base/assert.h"
@@ -174,6 +175,12 @@ void path_event(struct worker *w, struct path *path, const struct prov_cqe *c)
 		path->state = PATH_NONE;
 		path->prov = NULL;
 		p->paths_open--;
+		if (p->state == PEER_DOWN && p->paths_open == 0) {
+			mr_peer_down(w, p); /* nothing of it lands any more */
+			p->refs++;
+			fence_peer_down(w, p);
+			p->refs--;
+		}
 		peer_maybe_free(w, p);
 		return;
 	default:

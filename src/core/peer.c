@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of peers: slots, ids, events, and how a peer is lost. */
 #include "core/engine.h"
+#include "core/fence.h"
 
 #include "base/alloc.h"
 #include "base/assert.h"
@@ -46,6 +47,15 @@ struct peer *peer_by_id(struct worker *w, wimm_peer id)
 	if (p == NULL || p->state == PEER_FREE || p->generation != id >> 32)
 		return NULL;
 	return peer_real(p);
+}
+
+bool peer_was_there(struct worker *w, wimm_peer id)
+{
+	struct peer *p = slot_load(w, id);
+
+	/* Relaxed: an id that the caller has was given out before. */
+	return p != NULL &&
+	       atomic_load_explicit(&p->public_state, memory_order_relaxed) >> 8 >= id >> 32;
 }
 
 enum peer_state peer_public_state(struct worker *w, wimm_peer id)
@@ -278,10 +288,12 @@ void peer_down(struct worker *w, struct peer *p, wimm_status cause, uint32_t ven
 	remote_peer_down(w, p);
 	post_peer_down(w, p);
 	message_peer_down(w, p);
-	mr_peer_down(w, p);
+	if (p->paths_open == 0)
+		mr_peer_down(w, p);
 	count_peer_down(w, p, p->goodbye);
 	aliases_down(w, p);
 	peer_event(w, p, WIMM_PEER_DOWN, cause, 0, p->text);
+	fence_peer_down(w, p);
 }
 
 void peer_ending(struct worker *w, struct peer *p, bool may_speak, wimm_status cause,

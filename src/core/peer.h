@@ -114,6 +114,9 @@ struct peer {
 	struct list owed_acks;  /* revocations to acknowledge once the paths are drained */
 	uint32_t owed_count;
 	bool draining;
+	bool stopped;         /* it has fenced this side off: nothing more is posted */
+	uint64_t fence_asked; /* its question that is not answered yet; 0: none */
+	uint8_t minor;        /* of its wire version */
 	uint32_t refs;          /* remote regions, open operations */
 	struct list sends;      /* operations, oldest first */
 	uint32_t sends_in_flight;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writes on the worker: from a started operation to posted requests, and from completions back. */
 #include "core/engine.h"
+#include "core/fence.h"
 #include "core/shard.h"
 
 #include "base/assert.h"
@@ -316,6 +317,8 @@ void post_done(struct worker *w, struct path *path, const struct prov_cqe *c)
 		post_peer_room(w, path->peer);
 	if (path->peer->draining)
 		drain_step(w, path->peer);
+	if (path->peer->fence_asked != 0)
+		fence_answer(w, path->peer);
 	op_acked(w, op);
 }
 
@@ -389,6 +392,27 @@ static void take_back(struct worker *w, struct op *op, struct leg *leg)
 		w->prov->cancel(path->prov, token);
 		w->prov->cancel(path->prov, token | OP_TOKEN_COUNTED);
 		drain_cancelled(w, path);
+	}
+}
+
+void post_stop(struct worker *w, struct peer *p, wimm_status status, const char *text)
+{
+	while (!list_empty(&p->pending))
+		post_fail_leg(w, LIST_ENTRY(p->pending.next, struct leg, link), status, text);
+	remote_stop(w, p, status, text);
+	if (!w->nic[0].caps.can_cancel)
+		return; /* what is on the NIC comes back by itself */
+	LIST_FOR_EACH(it, &w->ops_started) {
+		struct op *op = LIST_ENTRY(it, struct op, link);
+
+		if (op->kind > OP_SCATTER || op->outstanding == 0 || op->aborted)
+			continue;
+		for (uint32_t i = 0; i < op->leg_count; i++) {
+			if (!op->legs[i].held || op->legs[i].dst->peer != p)
+				continue;
+			op_fail(op, status, peer_id(p), "%s", text);
+			take_back(w, op, &op->legs[i]);
+		}
 	}
 }
 

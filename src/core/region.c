@@ -283,12 +283,12 @@ static void dereg_revoke(struct worker *w, struct wimm_mr *mr)
 		LIST_FOR_EACH(it, &w->peers) {
 			struct peer *p = LIST_ENTRY(it, struct peer, link);
 
-			if (p->alias != NULL || p->state == PEER_DOWN || p->ctl == NULL ||
-			    p->path_count == 0)
-				continue;
+			if (p->alias != NULL || p->paths_open == 0)
+				continue; /* it has no way to write here */
 			mr->acked[p->slot / 8] |= (uint8_t)(1u << p->slot % 8);
 			mr->acks_left++;
-			session_say(w, p, &m); /* losing the peer acknowledges */
+			if (p->ctl != NULL)
+				session_say(w, p, &m); /* so does the end of its paths */
 		}
 	}
 	if (--mr->acks_left == 0)
@@ -328,7 +328,7 @@ void mr_op_done(struct worker *w, struct op *op)
 		dereg_revoke(w, mr);
 }
 
-/* A peer is gone and its paths are fenced, which is as good as its acknowledgement. */
+/* A peer is gone and its paths are closed, which is as good as its acknowledgement. */
 void mr_peer_down(struct worker *w, struct peer *p)
 {
 	LIST_FOR_EACH(it, &w->deregs)

@@ -2,6 +2,7 @@
 /* Peers' regions: handles, the first-use check, revocation. */
 #include "core/engine.h"
 #include "core/error_text.h"
+#include "core/fence.h"
 
 #include "base/alloc.h"
 #include "base/assert.h"
@@ -65,6 +66,10 @@ void remote_leg(struct worker *w, struct leg *leg)
 
 	if (atomic_load_explicit(&r->generation, memory_order_relaxed) != leg->dst_generation)
 		state = REMOTE_FREE; /* closed by another thread while this was being submitted */
+	if ((state == REMOTE_NEW || state == REMOTE_VALID) && r->peer->stopped) {
+		post_fail_leg(w, leg, WIMM_E_PEER_LOST, "the peer has fenced this side off");
+		return;
+	}
 	switch (state) {
 	case REMOTE_FREE:
 		post_fail_leg(w, leg, WIMM_E_INVAL, "the remote region was closed");
@@ -167,6 +172,14 @@ static void release_all(struct worker *w, struct peer *p)
 		if (--r->refs == 0 && r->closing)
 			remote_free(w, r); /* itself only */
 	}
+}
+
+void remote_stop(struct worker *w, struct peer *p, wimm_status status, const char *text)
+{
+	hold_all(p);
+	LIST_FOR_EACH(it, &p->remotes)
+		fail_waiting(w, LIST_ENTRY(it, struct wimm_remote_mr, link), status, text);
+	release_all(w, p);
 }
 
 void remote_peer_down(struct worker *w, struct peer *p)

@@ -21,7 +21,7 @@ void count_fill_marks(const struct peer *p, struct wire_msg *m, uint64_t id)
 	}
 }
 
-static void fill_posted(const struct peer *p, struct wire_msg *m, enum wire_type type, uint64_t id)
+void count_fill_posted(const struct peer *p, struct wire_msg *m, enum wire_type type, uint64_t id)
 {
 	count_fill_marks(p, m, id);
 	m->type = type;
@@ -41,6 +41,11 @@ static bool reached(const struct peer *p, const uint64_t *mark, bool lost_counts
 	return true;
 }
 
+bool count_reached(const struct peer *p, const uint64_t *mark)
+{
+	return reached(p, mark, true);
+}
+
 /* What the peer says that it has counted: answers that it has reached need no repeating. */
 static void marks_heard(struct peer *p, const struct wire_msg *m);
 /* Answer the questions for which all that was posted is counted now. */
@@ -55,7 +60,7 @@ static void confirm_say(struct worker *w, struct peer *p)
 {
 	struct wire_msg m;
 
-	fill_posted(p, &m, WIRE_CONFIRM, p->confirm_id);
+	count_fill_posted(p, &m, WIRE_CONFIRM, p->confirm_id);
 	for (uint32_t k = 0; k < p->path_count; k++)
 		if (p->path[k].state != PATH_UP)
 			m.u.marks.mark[k] = 0;
@@ -336,7 +341,7 @@ static void retires_confirmed(struct worker *w, struct peer *p)
 		struct retire_request *r = LIST_ENTRY(link, struct retire_request, link);
 		struct wire_msg m;
 
-		fill_posted(p, &m, WIRE_RETIRE_ACK, r->id);
+		count_fill_posted(p, &m, WIRE_RETIRE_ACK, r->id);
 		mem_free(r);
 		p->retire_count--;
 		session_say(w, p, &m); /* losing the peer empties the list */
@@ -361,7 +366,7 @@ static void retire_tell(struct worker *w, struct peer *p, struct retire_request 
 {
 	struct wire_msg m;
 
-	fill_posted(p, &m, WIRE_RETIRE_ACK, r->id);
+	count_fill_posted(p, &m, WIRE_RETIRE_ACK, r->id);
 	memcpy(r->mark, m.u.marks.mark, sizeof(r->mark));
 	list_push_back(&p->retires_told, &r->link);
 	session_say(w, p, &m);
@@ -401,7 +406,7 @@ void marks_lowered(struct worker *w, struct peer *p)
 		struct retire_request *r = LIST_ENTRY(it, struct retire_request, link);
 		struct wire_msg m;
 
-		fill_posted(p, &m, WIRE_RETIRE_ACK, r->id);
+		count_fill_posted(p, &m, WIRE_RETIRE_ACK, r->id);
 		memcpy(r->mark, m.u.marks.mark, sizeof(r->mark));
 		session_say(w, p, &m);
 		if (p->state == PEER_DOWN)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sessions: their messages, their channels, time and goodbye. hello.c starts them. */
+#include "core/fence.h"
 #include "core/session.h"
 #include "core/engine.h"
 
@@ -236,6 +237,10 @@ void session_message(struct worker *w, struct peer *p, const struct wire_msg *m)
 	case WIRE_RETIRE_ACK:
 	case WIRE_ABANDON:
 		count_message(w, p, m);
+		return;
+	case WIRE_FENCE:
+	case WIRE_FENCE_ACK:
+		fence_message(w, p, m);
 		return;
 	case WIRE_MR_CHECK:
 	case WIRE_REVOKE_ACK:

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The life of an operation outside its transfer: ids, submission, the one way it ends. */
 #include "core/engine.h"
+#include "core/fence.h"
 
 #include "base/alloc.h"
 #include "base/assert.h"
@@ -124,6 +125,7 @@ static void op_deliver(struct delivery *d)
 		.peer = op->blame != 0 ? op->blame : op->peer,
 		.descriptors = op->descriptors,
 		.text = op->text,
+		.fence = op->kind == OP_FENCE ? (uint32_t)op->fence.answer : 0,
 	};
 
 	if (op->kind <= OP_SCATTER)
@@ -206,6 +208,9 @@ void op_cancel(struct worker *w, struct op *op, wimm_status status, const char *
 	case OP_EXPECT:
 		count_cancel(w, op, status, text);
 		return;
+	case OP_FENCE:
+		fence_cancel(w, op, status, text);
+		return;
 	case OP_RETIRE:
 		retire_cancel(w, op, status, text);
 		return;
@@ -250,6 +255,9 @@ void op_start(struct worker *w, struct op *op)
 		return;
 	case OP_EXPECT:
 		count_start(w, op);
+		return;
+	case OP_FENCE:
+		fence_start(w, op);
 		return;
 	case OP_RETIRE:
 		retire_start(w, op);

@@ -88,6 +88,7 @@ static bool msg_valid(const struct wire_msg *m)
 		return m->u.paths.path_count != 0 && m->u.paths.path_count <= WIRE_MAX_PATHS;
 	case WIRE_HEARTBEAT:
 	case WIRE_RETIRE_ACK:
+	case WIRE_FENCE_ACK:
 		return m->u.marks.path_count <= WIRE_MAX_PATHS;
 	case WIRE_GOODBYE:
 		return m->u.goodbye.text_len_bytes <= TEXT_MAX_BYTES;
@@ -103,6 +104,8 @@ static bool msg_valid(const struct wire_msg *m)
 	case WIRE_RETIRE:
 	case WIRE_ABANDON:
 		return true;
+	case WIRE_FENCE:
+		return m->u.marks.id != 0;
 	}
 	return false;
 }
@@ -233,7 +236,11 @@ static bool put_body(struct bw *w, const struct wire_msg *m)
 	case WIRE_HEARTBEAT:
 	case WIRE_CONFIRM:
 	case WIRE_RETIRE_ACK:
+	case WIRE_FENCE_ACK:
 		return put_marks(w, m);
+	case WIRE_FENCE:
+		bw_u64(w, m->u.marks.id);
+		return true;
 	case WIRE_GOODBYE:
 		return put_goodbye(w, m);
 	case WIRE_MR_CHECK:
@@ -270,7 +277,11 @@ static bool get_body(struct br *r, struct wire_msg *m)
 	case WIRE_HEARTBEAT:
 	case WIRE_CONFIRM:
 	case WIRE_RETIRE_ACK:
+	case WIRE_FENCE_ACK:
 		return get_marks(r, m);
+	case WIRE_FENCE:
+		m->u.marks.id = br_u64(r);
+		return true;
 	case WIRE_GOODBYE:
 		return get_goodbye(r, m);
 	case WIRE_MR_CHECK:

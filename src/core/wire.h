@@ -13,7 +13,9 @@
 #include <wimm/region.h>
 
 #define WIRE_MAJOR 1
-#define WIRE_MINOR 0
+#define WIRE_MINOR 1      /* of messages, said in the hello */
+#define WIRE_ADDR_MINOR 0 /* of addresses and descriptors */
+#define WIRE_MINOR_FENCE 1 /* knows FENCE and FENCE_ACK */
 
 struct wire_addr {                             /* behind wimm_net_addr */
 	uint8_t instance[WIMM_INSTANCE_BYTES]; /* all zero: whoever answers */
@@ -63,6 +65,8 @@ enum wire_type {
 	WIRE_RETIRE,     /* tell me when nothing with this immediate is under way to me */
 	WIRE_RETIRE_ACK, /* immediates posted on each path when that was so */
 	WIRE_ABANDON,    /* a split operation ended early: so many of its parts were sent */
+	WIRE_FENCE,      /* stop writing to me, drain, and say so */
+	WIRE_FENCE_ACK,  /* immediates posted on each path when that was so */
 };
 
 #define WIRE_MAX_PATHS WIMM_MAX_NICS
@@ -91,7 +95,8 @@ struct wire_msg {
 			uint32_t path_count;
 			struct prov_offer offer[WIRE_MAX_PATHS];
 		} paths;
-		struct {             /* HEARTBEAT (counted), CONFIRM, RETIRE_ACK (posted) */
+		struct {             /* HEARTBEAT (counted), CONFIRM, RETIRE_ACK, FENCE_ACK
+			      * (posted), FENCE (id alone) */
 			uint64_t id; /* CONFIRM: echoed by the HEARTBEAT answering it; RETIRE_ACK */
 			uint32_t path_count;
 			uint32_t path_seq[WIRE_MAX_PATHS]; /* which life of the path */

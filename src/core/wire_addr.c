@@ -110,7 +110,7 @@ bool wire_get_sized_addr(struct br *r, struct wire_addr *out)
 static void put_head(struct bw *w, char kind)
 {
 	bw_u8(w, WIRE_MAJOR);
-	bw_u8(w, WIRE_MINOR);
+	bw_u8(w, WIRE_ADDR_MINOR);
 	bw_u8(w, (uint8_t)kind);
 	bw_u8(w, 0);
 }

@@ -77,6 +77,7 @@ static void init_lists(struct worker *w)
 	list_init(&w->dead_ctls);
 	list_init(&w->ops_started);
 	list_init(&w->retires);
+	list_init(&w->fences);
 	list_init(&w->recv_free);
 	list_init(&w->recv_pools);
 	list_init(&w->deregs);

@@ -95,6 +95,7 @@ struct worker {
 	struct list dead_ctls;
 	struct list ops_started;
 	struct list retires;
+	struct list fences;
 	struct timers timers;
 	struct imm_table *imms;
 	struct hash by_instance; /* hash of the instance -> peer */
@@ -162,6 +163,8 @@ void post_peer_down(struct worker *w, struct peer *p);
 void post_abort(struct worker *w, struct op *op, wimm_status status, const char *text);
 /* Fail what is not posted yet of writes into a revoked region. */
 void post_fail_region(struct worker *w, struct wimm_remote_mr *r);
+/* Fail and take back what is under way to a peer that wants no more of it. */
+void post_stop(struct worker *w, struct peer *p, wimm_status status, const char *text);
 void post_fail_leg(struct worker *w, struct leg *leg, wimm_status status, const char *text);
 void post_leg_confirmed(struct worker *w, struct leg *leg);
 
@@ -189,6 +192,8 @@ struct peer *peer_by_instance(struct worker *w, const uint8_t *instance);
 struct peer *peer_real(struct peer *p);
 wimm_peer peer_id(const struct peer *p);
 /* Any thread: the state of a peer id, PEER_FREE when stale. */
+/* Any thread: whether an id was ever given out. */
+bool peer_was_there(struct worker *w, wimm_peer id);
 enum peer_state peer_public_state(struct worker *w, wimm_peer id);
 void peer_set_state(struct peer *p, enum peer_state state);
 void peer_down(struct worker *w, struct peer *p, wimm_status cause, uint32_t vendor_code,
@@ -242,6 +247,8 @@ wimm_status remote_usable(const struct wimm_engine *engine, const struct wimm_re
 bool mr_usable(const struct wimm_engine *engine, const struct wimm_mr *mr);
 void remote_leg(struct worker *w, struct leg *leg);
 void remote_leg_done(struct worker *w, struct leg *leg);
+/* Fail what waits for this peer's regions to be looked up. */
+void remote_stop(struct worker *w, struct peer *p, wimm_status status, const char *text);
 void remote_peer_up(struct worker *w, struct peer *p);
 void remote_peer_down(struct worker *w, struct peer *p);
 void remote_message(struct worker *w, struct peer *p, const struct wire_msg *m);
@@ -252,15 +259,6 @@ void mr_peer_down(struct worker *w, struct peer *p);
 /* At close, when no path is used any more: report every deregistration under way. */
 void mr_finish_all(struct worker *w);
 void mr_op_done(struct worker *w, struct op *op);
-
-/* drain.c: nothing of ours under way any more, cancelled requests included. */
-void drain_cancelled(struct worker *w, struct path *path);
-bool drain_needed(const struct peer *p);
-void drain_step(struct worker *w, struct peer *p);
-void drain_done(struct worker *w, struct path *path);
-/* Acknowledge a revocation, as soon as that is so. */
-void drain_ack(struct worker *w, struct peer *p, uint32_t slot, uint32_t generation);
-void drain_peer_down(struct peer *p);
 
 /* count.c: immediates, parts of split writes, expectations. */
 void count_arrived(struct worker *w, struct path *path, const struct prov_cqe *c);
@@ -275,6 +273,10 @@ void count_abandon(struct worker *w, struct leg *leg);
 /* retire.c: watermarks, confirm and retire. */
 /* The heartbeat that tells what was counted on each path; id: of the CONFIRM it answers, or 0. */
 void count_fill_marks(const struct peer *p, struct wire_msg *m, uint64_t id);
+/* A message of what was posted on each path. */
+void count_fill_posted(const struct peer *p, struct wire_msg *m, enum wire_type type, uint64_t id);
+/* Whether as much was counted, on the paths that still stand. */
+bool count_reached(const struct peer *p, const uint64_t *mark);
 /* Put a completely acked leg on its peer's list for the next CONFIRM. */
 void count_confirm(struct worker *w, struct leg *leg);
 void confirm_heard(struct worker *w, struct peer *p, const struct wire_msg *m);

@@ -537,6 +537,7 @@ static void hostile_messages_before_the_session_stands_are_refused(void **state)
 	static const enum wire_type early[] = {
 		WIRE_MSG,     WIRE_MSG_READY, WIRE_MR_CHECK, WIRE_REVOKE,  WIRE_REVOKE_ACK,
 		WIRE_CONFIRM, WIRE_RETIRE,    WIRE_ABANDON,  WIRE_MSG_ACK, WIRE_MR_STATE,
+		WIRE_FENCE,   WIRE_FENCE_ACK,
 	};
 	struct raw *r = malloc(sizeof(*r));
 	struct scene s;
@@ -584,7 +585,7 @@ static void babble(struct rng *rng, struct raw *r)
 				return;
 			continue;
 		}
-		wire_sample_msg((enum wire_type)(1 + rng_below(rng, WIRE_ABANDON)),
+		wire_sample_msg((enum wire_type)(1 + rng_below(rng, WIRE_FENCE_ACK)),
 		                (uint32_t)rng_below(rng, WIRE_SAMPLE_VARIANTS), &m);
 		len = wire_encode(&m, bytes, sizeof(bytes));
 		assert_int_not_equal(len, 0);

@@ -93,6 +93,7 @@ void wire_sample_msg(enum wire_type type, uint32_t variant, struct wire_msg *out
 		break;
 	case WIRE_HEARTBEAT:
 	case WIRE_RETIRE_ACK:
+	case WIRE_FENCE_ACK:
 		out->u.marks.id = 17;
 		out->u.marks.path_count = variant == 0 ? 0 : count_of(variant);
 		for (uint32_t i = 0; i < out->u.marks.path_count; i++) {
@@ -100,6 +101,7 @@ void wire_sample_msg(enum wire_type type, uint32_t variant, struct wire_msg *out
 			out->u.marks.mark[i] = UINT64_MAX - i;
 		}
 		break;
+	case WIRE_FENCE:
 	case WIRE_CONFIRM:
 		out->u.marks.id = UINT64_MAX - variant;
 		break;
