@@ -28,6 +28,20 @@ class Run:
     logits: np.ndarray
     kv: np.ndarray
 
+    def beginning(self, tokens):
+        """What it would be had it stopped after so many generated tokens."""
+        count = self.prompt_count + min(tokens, len(self.ids)) - 1
+        return Run(self.prompt_count, self.ids[:tokens], self.logits[:tokens],
+                   self.kv[:, :, :, :count])
+
+    def save(self, path):
+        np.savez(path, prompt_count=self.prompt_count, ids=self.ids, logits=self.logits, kv=self.kv)
+
+    @classmethod
+    def load(cls, path):
+        with np.load(path) as file:
+            return cls(int(file["prompt_count"]), file["ids"].tolist(), file["logits"], file["kv"])
+
 
 def open_model(kind="auto"):
     """kind: "real", "seeded", or "auto": the real one if its package can be had, else the seeded.
@@ -44,10 +58,12 @@ def open_model(kind="auto"):
         return seeded.seeded(), str(error)
 
 
-def run_alone(mod, prompt_ids, tokens_max, dtype="float32", table=None, buffer=None):
+def run_alone(mod, prompt_ids, tokens_max, dtype="float32", table=None, buffer=None,
+              chunk_tokens=model.CHUNK_TOKENS, on_kv=None, on_token=None):
     """Prefill and generate in this process and return the Run.
 
     table, buffer  the pages and their memory; if left out, pages in order and just enough.
+    chunk_tokens, on_kv, on_token  as Model.prefill() and Model.generate() take them.
     """
     need = paged.page_count(len(prompt_ids) + tokens_max)
     table = np.arange(need) if table is None else np.asarray(table)
@@ -55,8 +71,9 @@ def run_alone(mod, prompt_ids, tokens_max, dtype="float32", table=None, buffer=N
     if buffer is None:
         buffer = np.zeros(paged.PagedCache.size_bytes(mod.config, total, dtype), np.uint8)
     cache = paged.PagedCache(mod.config, buffer, total, dtype)
-    first = mod.prefill(prompt_ids, cache, table)
-    ids, later = mod.generate(model.greedy(first), len(prompt_ids), cache, table, tokens_max)
+    first = mod.prefill(prompt_ids, cache, table, on_kv, chunk_tokens)
+    ids, later = mod.generate(model.greedy(first), len(prompt_ids), cache, table, tokens_max,
+                              on_token)
     return Run(len(prompt_ids), ids, np.stack([first, *later]),
                cache.tokens(table, len(prompt_ids) + len(ids) - 1))
 
