@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How sessions begin, stay and end (contract C2, C5, C9). */
+#include "faults/puppet.h"
+
+#include "plat/clock.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- the end --- */
+
+static void write_and_close(uint32_t round)
+{
+	struct node *a = node_open(64), *b = node_open(64);
+	struct wimm_remote_mr *to = remote_of(a, b);
+	struct wimm_owes owes = { 0, 50 };
+	struct wimm_expect_opts eo = WIMM_EXPECT_OPTS_INIT;
+	struct result *last = NULL, *all;
+
+	connect_nodes(a, b);
+	owes.peer = peer_of(b, a);
+	eo.owes = &owes;
+	eo.owes_count = 1;
+	all = expect_with(b, round, 50, &eo);
+	for (uint32_t i = 0; i < 50; i++)
+		last = write_imm(a, to, 0, 0, 8, round);
+	for (uint32_t i = 0; i < 50; i++)
+		result_wait(last - i);
+	node_close(a);
+	result_ok(all); /* it would fail if the goodbye had come first */
+	node_close(b);
+}
+
+/* Goal: a goodbye comes behind the last immediate, so who closes once all is done owes nothing. */
+static void goodbye_comes_behind_the_last_immediate(void **state)
+{
+	unsigned rounds = 5 * test_scale();
+
+	(void)state;
+	for (uint32_t i = 0; i < (rounds < 50 ? rounds : 50); i++)
+		write_and_close(i);
+}
+
+/* --- the beginning --- */
+
+struct caller {
+	struct node *from;
+	const struct node *to;
+	struct wimm_net_addr addr;
+	wimm_status status;
+	wimm_peer peer;
+	pthread_barrier_t *start;
+};
+
+static void *call(void *arg)
+{
+	struct caller *c = arg;
+
+	pthread_barrier_wait(c->start);
+	c->status = wimm_add_peer(c->from->engine, &c->addr, NULL, &c->peer);
+	return NULL;
+}
+
+static bool both_up_once(void *arg)
+{
+	struct caller *c = arg;
+
+	return stats_of(c[0].from).peers_up == 1 && stats_of(c[1].from).peers_up == 1;
+}
+
+/* Both sides dial at one moment; by_text: each knows only where the other is. */
+static void open_from_both_sides(bool by_text)
+{
+	struct node *a = node_open(64), *b = node_open(64);
+	struct caller c[2] = { { .from = a, .to = b }, { .from = b, .to = a } };
+	pthread_barrier_t start;
+	pthread_t thread[2];
+
+	assert_ok(pthread_barrier_init(&start, NULL, 2));
+	for (int i = 0; i < 2; i++) {
+		c[i].start = &start;
+		c[i].addr = c[i].to->addr;
+		if (by_text) {
+			char text[WIMM_NET_ADDR_MAX_TEXT];
+
+			assert_ok(wimm_net_addr_to_string(&c[i].to->addr, text, sizeof(text)));
+			*strchr(text, '#') = '\0';
+			assert_ok(wimm_net_addr_from_string(text, &c[i].addr));
+		}
+		assert_ok(pthread_create(&thread[i], NULL, call, &c[i]));
+	}
+	for (int i = 0; i < 2; i++) {
+		assert_ok(pthread_join(thread[i], NULL));
+		assert_ok(c[i].status);
+	}
+	pthread_barrier_destroy(&start);
+	assert_wait(both_up_once, c);
+	result_ok(write_imm(a, remote_of(a, b), 0, 0, 8, 1));
+	result_ok(write_imm(b, remote_of(b, a), 0, 0, 8, 1));
+	imm_reaches(a, 1, 1);
+	imm_reaches(b, 1, 1);
+	assert_true(both_up_once(c));
+	assert_int_equal(node_events(a, WIMM_PEER_DOWN) + node_events(b, WIMM_PEER_DOWN), 0);
+	node_close(a);
+	node_close(b);
+}
+
+/* Goal: two that dial each other at once have one session. */
+static void simultaneous_open_gives_one_session(void **state)
+{
+	unsigned rounds = 5 * test_scale();
+
+	(void)state;
+	for (unsigned i = 0; i < (rounds < 25 ? rounds : 25); i++)
+		open_from_both_sides(false);
+}
+
+/* Goal: also when each knows only the other's address. */
+static void simultaneous_open_by_address_gives_one_session(void **state)
+{
+	unsigned rounds = 5 * test_scale();
+
+	(void)state;
+	for (unsigned i = 0; i < (rounds < 25 ? rounds : 25); i++)
+		open_from_both_sides(true);
+}
+
+/* --- what is not death --- */
+
+static struct wimm_engine_opts short_lived(void)
+{
+	struct wimm_engine_opts o = node_opts();
+
+	o.heartbeat_ms = 20;
+	o.peer_timeout_ms = 200;
+	return o;
+}
+
+static bool time_is_up(void *arg)
+{
+	return clock_now_ns() >= *(uint64_t *)arg;
+}
+
+static void on_done_slow(void *context, const struct wimm_done *done)
+{
+	uint64_t *until = context;
+
+	(void)done;
+	(void)gate_wait(time_is_up, until); /* nobody opens it: it looks at its deadline again */
+}
+
+static bool callback_over(void *arg)
+{
+	return time_is_up(arg);
+}
+
+/* Goal: a callback that takes several time-outs long is no reason to lose a peer. */
+static void slow_callback_is_not_taken_for_death(void **state)
+{
+	struct wimm_engine_opts o = short_lived();
+	struct node *a = node_open_with(&o, 64), *b = node_open_with(&o, 64);
+	uint64_t until = clock_now_ns() + 800 * CLOCK_NS_PER_MS;
+	struct wimm_on_done slow = { .fn = on_done_slow, .context = &until };
+
+	(void)state;
+	connect_nodes(a, b);
+	assert_ok(wimm_expect_imm_count(b->engine, 1, 1, NULL, &slow, NULL));
+	result_ok(write_imm(a, remote_of(a, b), 0, 0, 8, 1));
+	assert_wait(callback_over, &until);
+	gate_lock();
+	gate_unlock(); /* wakes the callback */
+	result_ok(write_imm(a, remote_of(a, b), 0, 0, 8, 2));
+	assert_int_equal(node_events(a, WIMM_PEER_DOWN) + node_events(b, WIMM_PEER_DOWN), 0);
+}
+
+/* Goal: a receiver without buffers keeps its peers, however long, and loses no message. */
+static void full_receive_pool_is_not_taken_for_death(void **state)
+{
+	struct wimm_engine_opts o = short_lived();
+	struct node *a = node_open_with(&o, 64), *b = node_open_with(&o, 64);
+	uint64_t until = clock_now_ns() + 800 * CLOCK_NS_PER_MS;
+	struct wimm_send s = WIMM_SEND_INIT;
+	struct result *r[100];
+
+	(void)state;
+	s.peer = peer_of(a, b);
+	s.data = "message";
+	s.len_bytes = 7;
+	for (int i = 0; i < 100; i++) {
+		struct wimm_on_done done;
+
+		r[i] = result_new();
+		done = to_result(r[i]);
+		assert_ok(wimm_submit_send(a->engine, &s, &done, &r[i]->id));
+		r[i]->accepted = true;
+	}
+	assert_wait(time_is_up, &until);
+	assert_int_equal(node_events(a, WIMM_PEER_DOWN) + node_events(b, WIMM_PEER_DOWN), 0);
+	for (int i = 0; i < 100; i++)
+		assert_false(result_there(r[i]));
+	result_ok(write_imm(a, remote_of(a, b), 0, 0, 8, 2));
+}
+
+static const struct contract_case cases[] = {
+	CASE(goodbye_comes_behind_the_last_immediate),
+	CASE_ONLY(simultaneous_open_gives_one_session, ONLY_THREADS),
+	CASE_ONLY(simultaneous_open_by_address_gives_one_session, ONLY_THREADS),
+	CASE_ONLY(slow_callback_is_not_taken_for_death, ONLY_THREADS),
+	CASE(full_receive_pool_is_not_taken_for_death),
+};
+GROUP(session, cases);
