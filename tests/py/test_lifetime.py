@@ -322,7 +322,9 @@ def test_ctrl_c_ends_a_wait(waiting):
         except KeyboardInterrupt:
             print("interrupted", flush=True)
     """
+    # A shell's background jobs ignore the signal, and so would this child of theirs.
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True,
+                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
                                env={**os.environ, "PYTHONPATH": str(ROOT / "python")})
     try:
         assert process.stdout.readline() == "waiting\n"
