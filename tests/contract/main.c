@@ -16,7 +16,7 @@
 
 #define CASES_MAX 256
 
-#define GROUPS(X) X(imm) X(session)
+#define GROUPS(X) X(imm) X(session) X(data) X(inbox)
 
 #define X(name) extern const struct contract_group group_##name;
 GROUPS(X)
