@@ -83,6 +83,9 @@
 	X(HOST_WAY, "host_way", 16, "auto",                                                        \
 	  "host: how long writes travel: auto (into memory of wimm_alloc, else as pull), pull"     \
 	  " (the receiver fetches them), push (the sender writes them) or ring")                   \
+	X(VERBS_HELLO, "verbs_hello", 16, "auto",                                                  \
+	  "verbs: how two NICs find each other: ud (datagrams), tcp (at the address of the NIC's"  \
+	  " interface), or auto (datagrams, and tcp where they do not get through)")               \
 	X(VERBS_LIBRARY, "verbs_library", CONFIG_TEXT_BYTES, "libibverbs.so.1",                    \
 	  "verbs: the library that is loaded when a verbs NIC is first asked for")                 \
 	X(NICS, "nics", CONFIG_TEXT_BYTES, "",                                                     \

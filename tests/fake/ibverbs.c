@@ -442,7 +442,7 @@ EXPORT int ibv_query_gid(struct ibv_context *ctx, uint8_t port, int index, union
 	memset(out, 0, sizeof(*out));
 	if (index == 1) {
 		out->raw[10] = out->raw[11] = 0xff;
-		out->raw[12] = 10;
+		out->raw[12] = 127;
 		out->raw[15] = gid_last[((struct context *)ctx)->device];
 	}
 	return 0;
@@ -632,6 +632,10 @@ EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *
 		live += qps[i] != NULL;
 	if (attr->cap.max_inline_data > fake_knobs.max_inline || live >= fake_knobs.max_qps) {
 		errno = live >= fake_knobs.max_qps ? ENOMEM : EINVAL;
+		return NULL;
+	}
+	if (attr->qp_type == IBV_QPT_UD && fake_knobs.no_ud) {
+		errno = EOPNOTSUPP;
 		return NULL;
 	}
 	while (qps[next_qpn % QPS])

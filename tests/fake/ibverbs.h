@@ -22,6 +22,7 @@ struct fake_knobs {
 	int fail_status;     /* enum ibv_wc_status */
 	uint32_t room;       /* requests that post_send takes before it is full; UINT32_MAX: all */
 	uint32_t drop_ud;    /* datagrams to lose */
+	bool no_ud;          /* create_qp has none */
 	uint32_t double_ud;  /* datagrams to deliver twice */
 	uint32_t max_inline; /* more is refused by create_qp */
 	uint32_t max_qps;    /* more are refused */

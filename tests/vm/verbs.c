@@ -3,6 +3,8 @@
  * machine has. */
 #include "vm/pair.h"
 
+#include "base/config.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -210,22 +212,45 @@ static void verbs_receiver_closes_its_end_and_nothing_lands_after(void **state)
 	pair_close(&p);
 }
 
-static void verbs_dial_to_nobody_times_out(void **state)
+static void verbs_dial_to_nobody_ends_in_time(void **state)
 {
-	/* Goal: a peer that is gone costs the hello's time and is named. */
-	struct pair p;
-	struct prov_addr gone;
+	/* Goal: a peer that is gone is noticed: by a refused connection, or else by silence. */
+	static const struct {
+		const char *hello;
+		wimm_status status;
+	} cases[] = { { "auto", WIMM_E_PEER_LOST }, { "ud", WIMM_E_TIMEOUT } };
 
 	(void)state;
+	for (int i = 0; i < 2; i++) {
+		struct prov_addr gone;
+		struct pair p;
+
+		assert_ok(config_set("verbs_hello", cases[i].hello));
+		pair_open_devs(&p);
+		gone = p.b.addr;
+		side_close(&p.b);
+		p.a.ctl = p.ops->ctl_open(p.a.dev, &gone, &p.a);
+		assert_non_null(p.a.ctl);
+		pair_await(&p, &p.a.ctl_down);
+		assert_int_equal(p.a.ctl_down_status, cases[i].status);
+		p.ops->ctl_close(p.a.ctl, false);
+		pair_close(&p);
+	}
+	assert_ok(config_set("verbs_hello", "auto"));
+}
+
+static void verbs_hello_over_tcp_opens_a_ctl(void **state)
+{
+	/* Goal: without datagrams the two devices find each other all the same. */
+	struct pair p;
+
+	(void)state;
+	assert_ok(config_set("verbs_hello", "tcp"));
 	pair_open_devs(&p);
-	gone = p.b.addr;
-	side_close(&p.b);
-	p.a.ctl = p.ops->ctl_open(p.a.dev, &gone, &p.a);
-	assert_non_null(p.a.ctl);
-	pair_await(&p, &p.a.ctl_down);
-	assert_int_equal(p.a.ctl_down_status, WIMM_E_TIMEOUT);
-	p.ops->ctl_close(p.a.ctl, false);
+	pair_talk(&p);
+	pair_join(&p);
 	pair_close(&p);
+	assert_ok(config_set("verbs_hello", "auto"));
 }
 
 static void verbs_one_event_a_poll_is_enough(void **state)
@@ -260,7 +285,8 @@ int main(void)
 		cmocka_unit_test(verbs_wrong_key_costs_the_path_alone),
 		cmocka_unit_test(verbs_path_close_returns_everything_and_tells_the_peer),
 		cmocka_unit_test(verbs_receiver_closes_its_end_and_nothing_lands_after),
-		cmocka_unit_test(verbs_dial_to_nobody_times_out),
+		cmocka_unit_test(verbs_dial_to_nobody_ends_in_time),
+		cmocka_unit_test(verbs_hello_over_tcp_opens_a_ctl),
 		cmocka_unit_test(verbs_one_event_a_poll_is_enough),
 	};
 

@@ -65,6 +65,7 @@ struct verbs_ctl {
 	struct verbs_end own;
 	struct verbs_way *way;
 	uint32_t tries;
+	bool by_tcp;       /* a hello over TCP is under way, or was */
 	uint64_t limit_ns; /* of dialling, of waiting for the dialler, of draining */
 	/* Received and not handed out: rx[rx_start..rx_end). Untouched pages cost nothing. */
 	uint8_t *rx;
@@ -112,6 +113,11 @@ void verbs_dial_step(struct verbs_ctl *ctl);
 void verbs_dial_forget(struct verbs_ctl *ctl);
 void verbs_ctl_dialled(struct verbs_dev *dev, const struct verbs_hello *h,
                        const struct verbs_addr *from);
+/* The same, for who has another way to answer: *out is the answer. False: none. */
+bool verbs_dial_answer(struct verbs_dev *dev, const struct verbs_hello *h,
+                       const struct verbs_addr *from, struct verbs_hello *out);
+/* A hello over TCP for this token has ended; was there no answer, this is why. */
+void verbs_dial_tcp_failed(struct verbs_dev *dev, uint64_t token, int code);
 void verbs_ctl_answered(struct verbs_dev *dev, const struct verbs_hello *h,
                         const struct verbs_addr *from);
 /* A ctl for a dial from elsewhere. NULL: out of memory. */

@@ -11,6 +11,7 @@
 #include "prov/verbs/path.h"
 #include "prov/verbs/region.h"
 #include "prov/verbs/rx.h"
+#include "prov/verbs/tcp_hello.h"
 #include "prov/verbs/ud.h"
 
 #include <stdarg.h>
@@ -103,6 +104,9 @@ static void free_dead(struct verbs_dev *dev)
 		case VERBS_OBJ_NOTICE:
 			verbs_notice_free(obj);
 			break;
+		case VERBS_OBJ_TCP:
+			verbs_tcp_free(obj);
+			break;
 		}
 	}
 }
@@ -134,6 +138,9 @@ static bool step(struct verbs_obj *obj, struct verbs_emit *emit)
 		return verbs_path_step(obj, emit);
 	case VERBS_OBJ_NOTICE:
 		verbs_notice_step(obj);
+		return false;
+	case VERBS_OBJ_TCP:
+		verbs_tcp_step(obj);
 		return false;
 	}
 	return false;
@@ -327,6 +334,20 @@ static void read_limits(struct verbs_dev *dev, const struct prov_args *args)
 	l->relaxed_ordering = config_get_bool(CFG_VERBS_RELAXED_ORDERING);
 }
 
+static wimm_status read_hello(struct verbs_dev *dev, struct prov_error *error)
+{
+	char how[CONFIG_TEXT_BYTES];
+
+	config_get_text(CFG_VERBS_HELLO, how);
+	dev->use_ud = strcmp(how, "tcp") != 0;
+	dev->use_tcp = strcmp(how, "ud") != 0;
+	if (!dev->use_ud || !dev->use_tcp || strcmp(how, "auto") == 0)
+		return WIMM_OK;
+	(void)snprintf(error->text, sizeof(error->text),
+	               "verbs: the setting verbs_hello is \"%.32s\": auto, ud or tcp wanted", how);
+	return WIMM_E_INVAL;
+}
+
 static void fill_caps(const struct verbs_dev *dev, struct prov_caps *caps)
 {
 	uint64_t longest = dev->nic.port_attr.max_msg_sz;
@@ -352,6 +373,7 @@ static void dev_init(struct verbs_dev *dev)
 	dev->next_timer_ns = CLOCK_NEVER_NS;
 	dev->port_deadline_ns = CLOCK_NEVER_NS;
 	dev->epoll_fd = -1;
+	dev->listen_fd = -1;
 	mutex_init(&dev->regions_lock);
 	list_init(&dev->cqs);
 	list_init(&dev->ready);
@@ -359,6 +381,7 @@ static void dev_init(struct verbs_dev *dev)
 	list_init(&dev->paths);
 	list_init(&dev->ctls);
 	list_init(&dev->notices);
+	list_init(&dev->tcps);
 	list_init(&dev->dead_objs);
 	if (rand_bytes(&seed, sizeof(seed)) != WIMM_OK)
 		seed = dev->now_ns;
@@ -375,6 +398,7 @@ static void dev_free(struct verbs_dev *dev)
 	const struct verbs_lib *lib = dev->nic.lib;
 
 	free_dead(dev);
+	verbs_tcp_close(dev);
 	verbs_ud_close(dev);
 	verbs_rx_close(dev);
 	verbs_cqs_close(dev);
@@ -399,6 +423,7 @@ static void describe_self(struct verbs_dev *dev)
 	a->mtu = dev->nic.mtu;
 	memcpy(a->gid, dev->nic.gid.gid.raw, sizeof(a->gid));
 	a->lid = dev->nic.port_attr.lid;
+	memcpy(a->tcp_ip, a->gid, sizeof(a->tcp_ip)); /* of RoCE: the interface's address */
 	if (dev->ud.qp) {
 		a->ud_qpn = dev->ud.qp->qp_num;
 		a->ud_qkey = dev->ud.qkey;
@@ -410,12 +435,19 @@ static wimm_status open_queues(struct verbs_dev *dev, struct prov_error *error)
 	struct verbs_fail fail = { 0 };
 	wimm_status st = verbs_rx_open(dev, &fail);
 
-	if (st == WIMM_OK)
+	if (st == WIMM_OK && dev->use_ud) {
 		st = verbs_ud_open(dev, &fail);
+		if (st != WIMM_OK && dev->use_tcp) {
+			LOG_INFO("verbs: %s; hellos go over TCP", fail.text);
+			st = WIMM_OK;
+		}
+	}
 	if (st == WIMM_OK) {
 		describe_self(dev);
-		return WIMM_OK;
+		st = dev->use_tcp ? verbs_tcp_open(dev, &fail) : WIMM_OK;
 	}
+	if (st == WIMM_OK)
+		return WIMM_OK;
 	error->vendor_code = fail.vendor_code;
 	(void)snprintf(error->text, sizeof(error->text), "verbs: %.240s", fail.text);
 	return st;
@@ -435,6 +467,9 @@ wimm_status verbs_op_open(const struct prov_args *args, struct prov_caps *caps,
 	if (st != WIMM_OK)
 		goto undo;
 	read_limits(dev, args);
+	st = read_hello(dev, error);
+	if (st != WIMM_OK)
+		goto undo;
 	st = verbs_events_open(dev, error);
 	if (st != WIMM_OK)
 		goto undo;
@@ -487,6 +522,8 @@ void verbs_op_close(struct prov_dev *dev_)
 	LIST_FOR_EACH(it, &dev->ctls)
 		verbs_ctl_drop(LIST_ENTRY(it, struct verbs_obj, all));
 	LIST_FOR_EACH(it, &dev->notices)
+		verbs_obj_kill(LIST_ENTRY(it, struct verbs_obj, all));
+	LIST_FOR_EACH(it, &dev->tcps)
 		verbs_obj_kill(LIST_ENTRY(it, struct verbs_obj, all));
 	dev_free(dev);
 }

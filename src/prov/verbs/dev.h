@@ -21,6 +21,7 @@ enum verbs_obj_kind {
 	VERBS_OBJ_CTL,
 	VERBS_OBJ_PATH,
 	VERBS_OBJ_NOTICE,
+	VERBS_OBJ_TCP,
 };
 
 struct verbs_dev;
@@ -105,7 +106,9 @@ struct verbs_dev {
 	struct ibv_comp_channel *channel;
 	struct verbs_addr self;
 	int epoll_fd;
-	bool use_ud; /* the setting verbs_hello allows it */
+	bool use_ud; /* what the setting verbs_hello allows */
+	bool use_tcp;
+	int listen_fd; /* for hellos over TCP; -1: none */
 	/* Regions by key; reg and dereg may come from different threads. */
 	struct mutex regions_lock;
 	struct hash regions;
@@ -130,6 +133,8 @@ struct verbs_dev {
 	struct list paths;
 	struct list ctls;
 	struct list notices;
+	struct list tcps; /* connections that carry one hello */
+	uint32_t tcp_count;
 	struct list dead_objs; /* freed at the next poll: their text may still be read */
 	uint32_t half_open;    /* ctls whose dialler has not been heard on its queue pair */
 	char dead_text[PROV_TEXT_BYTES];
@@ -180,6 +185,8 @@ void verbs_dev_drop_all(struct verbs_dev *dev, const char *text);
 /* --- events.c: the descriptors --- */
 wimm_status verbs_events_open(struct verbs_dev *dev, struct prov_error *error);
 void verbs_events_close(struct verbs_dev *dev);
+/* A descriptor that wakes the worker when it is readable; it does not block any more. */
+bool verbs_events_watch(struct verbs_dev *dev, int fd);
 /* Take what the descriptors have. */
 void verbs_events_take(struct verbs_dev *dev);
 /* The ops' entries. */

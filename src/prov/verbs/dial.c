@@ -9,12 +9,15 @@
 #include "base/log.h"
 #include "plat/clock.h"
 #include "plat/rand.h"
+#include "prov/verbs/tcp_hello.h"
 #include "prov/verbs/ud.h"
 
+#include <errno.h>
 #include <string.h>
 
 enum {
 	HALF_OPEN_MAX = 256,
+	UD_TRIES = 5, /* 0.3 s of them before TCP is tried as well */
 };
 
 static void resend_later(struct verbs_ctl *ctl)
@@ -29,6 +32,16 @@ static void resend_later(struct verbs_ctl *ctl)
 	ctl->tries++;
 }
 
+static bool can_ud(const struct verbs_ctl *ctl)
+{
+	return ctl->obj.dev->ud.qp && ctl->remote.ud_qpn != 0;
+}
+
+static bool can_tcp(const struct verbs_ctl *ctl)
+{
+	return ctl->obj.dev->use_tcp && ctl->remote.tcp_port != 0;
+}
+
 static void send_dial(struct verbs_ctl *ctl)
 {
 	struct verbs_hello h = { .type = VERBS_HELLO_DIAL,
@@ -36,8 +49,14 @@ static void send_dial(struct verbs_ctl *ctl)
 		                 .qpn = ctl->own.qpn,
 		                 .psn = ctl->own.psn };
 
-	verbs_ud_send(ctl->obj.dev, ctl->way, ctl->remote.ud_qpn, ctl->remote.ud_qkey, &h);
+	if (ctl->way)
+		verbs_ud_send(ctl->obj.dev, ctl->way, ctl->remote.ud_qpn, ctl->remote.ud_qkey, &h);
 	resend_later(ctl);
+	/* Datagrams that do not get through show only by silence. */
+	if (can_tcp(ctl) && !ctl->by_tcp && (!ctl->way || ctl->tries > UD_TRIES)) {
+		ctl->by_tcp = true;
+		verbs_tcp_dial(ctl->obj.dev, &ctl->remote, &h);
+	}
 }
 
 static void set_limit(struct verbs_ctl *ctl)
@@ -63,17 +82,19 @@ void verbs_dial_start(struct verbs_ctl *ctl, const struct prov_addr *to)
 		               to->len_bytes);
 		return;
 	}
-	if (!dev->ud.qp || ctl->remote.ud_qpn == 0) {
+	if (!can_ud(ctl) && !can_tcp(ctl)) {
 		verbs_ctl_fail(ctl, WIMM_E_UNSUPPORTED, 0,
-		               "%s takes no hellos by datagram (setting verbs_hello)",
-		               dev->ud.qp ? "the peer's NIC" : dev->nic.name);
+		               "%s and the peer's NIC have no way of saying hello in common "
+		               "(setting verbs_hello)",
+		               dev->nic.name);
 		return;
 	}
 	if (!verbs_wire_open(ctl, &fail))
 		goto failed;
-	ctl->way =
-		verbs_way_open(dev, ctl->remote.ethernet, ctl->remote.gid, ctl->remote.lid, &fail);
-	if (!ctl->way)
+	if (can_ud(ctl))
+		ctl->way = verbs_way_open(dev, ctl->remote.ethernet, ctl->remote.gid,
+		                          ctl->remote.lid, &fail);
+	if (!ctl->way && !can_tcp(ctl))
 		goto failed;
 	if (rand_bytes(&ctl->token, sizeof(ctl->token)) != WIMM_OK ||
 	    hash_insert_ptr(&dev->dialled, ctl->token, ctl) != WIMM_OK) {
@@ -132,18 +153,6 @@ void verbs_dial_step(struct verbs_ctl *ctl)
 
 /* --- arrivals --- */
 
-static void reply(struct verbs_dev *dev, struct verbs_way *way, const struct verbs_addr *to,
-                  const struct verbs_hello *dial, const struct verbs_ctl *ctl)
-{
-	struct verbs_hello h = { .type = ctl ? VERBS_HELLO_ACCEPT : VERBS_HELLO_REFUSE,
-		                 .token = dial->token,
-		                 .qpn = ctl ? ctl->own.qpn : dial->qpn,
-		                 .psn = ctl ? ctl->own.psn : 0,
-		                 .status = ctl ? WIMM_OK : WIMM_E_LIMIT };
-
-	verbs_ud_send(dev, way, to->ud_qpn, to->ud_qkey, &h);
-}
-
 static struct verbs_end end_of(const struct verbs_hello *h, const struct verbs_addr *from)
 {
 	struct verbs_end e = { .ethernet = from->ethernet,
@@ -185,33 +194,58 @@ undo:
 	return NULL;
 }
 
-void verbs_ctl_dialled(struct verbs_dev *dev, const struct verbs_hello *h,
-                       const struct verbs_addr *from)
+bool verbs_dial_answer(struct verbs_dev *dev, const struct verbs_hello *h,
+                       const struct verbs_addr *from, struct verbs_hello *out)
 {
 	struct verbs_ctl *ctl = hash_find_ptr(&dev->accepted, h->token);
 	struct verbs_fail fail = { 0 };
+
+	if (ctl && ctl->state != VERBS_CTL_HALF)
+		return false; /* its dialler has had the answer and used it */
+	if (!ctl && dev->half_open >= HALF_OPEN_MAX)
+		return false; /* it asks again */
+	if (!ctl)
+		ctl = accept_new(dev, h, from, &fail);
+	if (!ctl)
+		LOG_ERROR("verbs: a peer was refused: %s", fail.text);
+	*out = (struct verbs_hello){ .type = ctl ? VERBS_HELLO_ACCEPT : VERBS_HELLO_REFUSE,
+		                     .token = h->token,
+		                     .qpn = ctl ? ctl->own.qpn : h->qpn,
+		                     .psn = ctl ? ctl->own.psn : 0,
+		                     .status = ctl ? WIMM_OK : WIMM_E_LIMIT };
+	return true;
+}
+
+void verbs_ctl_dialled(struct verbs_dev *dev, const struct verbs_hello *h,
+                       const struct verbs_addr *from)
+{
+	struct verbs_hello answer;
+	struct verbs_fail fail = { 0 };
 	struct verbs_way *way;
 
-	if (ctl) { /* the answer was lost, or is late */
-		if (ctl->way)
-			reply(dev, ctl->way, from, h, ctl);
+	if (from->ud_qpn == 0 || !verbs_dial_answer(dev, h, from, &answer))
 		return;
-	}
-	if (from->ud_qpn == 0 || dev->half_open >= HALF_OPEN_MAX)
-		return; /* it asks again */
 	way = verbs_way_open(dev, from->ethernet, from->gid, from->lid, &fail);
 	if (!way) {
 		LOG_WARN("verbs: a hello cannot be answered: %s", fail.text);
 		return;
 	}
-	ctl = accept_new(dev, h, from, &fail);
-	if (!ctl)
-		LOG_ERROR("verbs: a peer was refused: %s", fail.text);
-	reply(dev, way, from, h, ctl);
-	if (ctl)
-		ctl->way = way;
+	verbs_ud_send(dev, way, from->ud_qpn, from->ud_qkey, &answer);
+	verbs_way_put(dev, way);
+}
+
+void verbs_dial_tcp_failed(struct verbs_dev *dev, uint64_t token, int code)
+{
+	struct verbs_ctl *ctl = hash_find_ptr(&dev->dialled, token);
+
+	if (!ctl || ctl->state != VERBS_CTL_DIALLING || ctl->failed)
+		return;
+	if (code == ECONNREFUSED) /* as good as an answer: nobody is there any more */
+		verbs_ctl_fail(ctl, WIMM_E_PEER_LOST, (uint32_t)code,
+		               "nobody takes hellos at the peer's address any more: %s",
+		               strerror(code));
 	else
-		verbs_way_put(dev, way);
+		ctl->by_tcp = false; /* again at the next DIAL */
 }
 
 void verbs_ctl_answered(struct verbs_dev *dev, const struct verbs_hello *h,

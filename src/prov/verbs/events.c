@@ -6,6 +6,7 @@
 #include "plat/clock.h"
 #include "prov/verbs/ctl.h"
 #include "prov/verbs/path.h"
+#include "prov/verbs/tcp_hello.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -16,7 +17,7 @@
 
 enum { EVENTS_A_TURN = 64, PORT_GRACE_MS = 1000 };
 
-static bool watch(struct verbs_dev *dev, int fd)
+bool verbs_events_watch(struct verbs_dev *dev, int fd)
 {
 	struct epoll_event ev = { .events = EPOLLIN, .data.fd = fd };
 	int flags = fcntl(fd, F_GETFL);
@@ -29,8 +30,8 @@ wimm_status verbs_events_open(struct verbs_dev *dev, struct prov_error *error)
 {
 	dev->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
 	dev->channel = dev->nic.lib->create_comp_channel(dev->nic.ctx);
-	if (dev->epoll_fd >= 0 && dev->channel && watch(dev, dev->channel->fd) &&
-	    watch(dev, dev->nic.ctx->async_fd))
+	if (dev->epoll_fd >= 0 && dev->channel && verbs_events_watch(dev, dev->channel->fd) &&
+	    verbs_events_watch(dev, dev->nic.ctx->async_fd))
 		return WIMM_OK;
 	error->vendor_code = (uint32_t)errno;
 	(void)snprintf(error->text, sizeof(error->text), "verbs: %s: no event descriptors: %s",
@@ -180,14 +181,16 @@ static void check_port(struct verbs_dev *dev)
 
 void verbs_events_take(struct verbs_dev *dev)
 {
-	struct epoll_event events[4];
-	int n = epoll_wait(dev->epoll_fd, events, 4, 0);
+	struct epoll_event events[EVENTS_A_TURN];
+	int n = epoll_wait(dev->epoll_fd, events, EVENTS_A_TURN, 0);
 
 	for (int i = 0; i < n; i++) {
 		if (events[i].data.fd == dev->channel->fd)
 			take_completions(dev);
-		else
+		else if (events[i].data.fd == dev->nic.ctx->async_fd)
 			take_async(dev);
+		else
+			verbs_tcp_event(dev, events[i].data.fd);
 	}
 	check_port(dev);
 }

@@ -21,8 +21,7 @@ struct verbs_qp_args {
 struct ibv_qp *verbs_qp_create(struct verbs_dev *dev, const struct verbs_qp_args *args,
                                uint32_t *out_inline, struct verbs_fail *fail);
 /* This end, as the peer has to know it. psn and token are drawn here. False: no random bytes. */
-bool verbs_qp_describe(const struct verbs_dev *dev, const struct ibv_qp *qp,
-                       struct verbs_end *out);
+bool verbs_qp_describe(const struct verbs_dev *dev, const struct ibv_qp *qp, struct verbs_end *out);
 /* To RTS. False: `fail` says why. Blocks while the kernel looks for the peer's Ethernet address. */
 bool verbs_qp_join(struct verbs_dev *dev, struct ibv_qp *qp, const struct verbs_end *own,
                    const struct verbs_end *peer, struct verbs_fail *fail);
