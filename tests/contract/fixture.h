@@ -31,6 +31,7 @@ enum {
 	ONLY_ONE_NIC = 16,
 	ONLY_MANY_NICS = 32,
 	ONLY_LONG = 64, /* WIMM_TEST_SCALE of 10 or more, and no sanitizer */
+	ONLY_LASTING = 128, /* addresses that a successor can open; those of verbs are drawn anew */
 };
 
 struct contract_case {

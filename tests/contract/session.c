@@ -442,6 +442,6 @@ static const struct contract_case cases[] = {
 	CASE(peer_that_says_goodbye_leaves_its_counts),
 	CASE(peer_removed_can_be_added_anew),
 	CASE(peer_ids_of_the_gone_stay_refused),
-	CASE(peer_restarted_at_its_address_is_another_peer),
+	CASE_ONLY(peer_restarted_at_its_address_is_another_peer, ONLY_LASTING),
 };
 GROUP(session, cases);
