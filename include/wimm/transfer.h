@@ -143,21 +143,24 @@ WIMM_API WIMM_MUST_CHECK wimm_status wimm_remove_peer_group(struct wimm_engine *
 struct wimm_barrier;          /* opaque; rounds over a group */
 
 /** A barrier among this engine and `args->count` peers that open it alike. It alternates two
- *  immediate values, which must be used for nothing else; args->imm is ignored.
- *  Returns: OK, E_INVAL (values equal, no peers), E_NOMEM, E_FORKED.  Thread: any.  Blocks: no. */
+ *  immediate values, which must be used for nothing else; args->imm and args->deadline_us are
+ *  ignored. flags: WIMM_CONFIRMED. The group, if there is one, stays until the barrier is closed.
+ *  Returns: OK, E_INVAL (values equal, no peers), E_LIMIT, E_REVOKED, E_PEER_LOST, E_NOMEM,
+ *  E_CLOSED, E_FORKED.  Thread: any.  Blocks: no. */
 WIMM_API WIMM_MUST_CHECK wimm_status wimm_barrier_open(struct wimm_engine *engine,
 						       const struct wimm_barrier_args *args,
 						       const uint32_t imms[2],
 						       struct wimm_barrier **out);
 
-/** Enter the next round; on_done when all have entered it.
+/** Enter the next round; on_done when all have entered it. A round that fails ends the barrier:
+ *  later calls return its status. AGAIN: nothing has happened, nobody was told.
  *  Returns: OK, AGAIN, E_BUSY (the round before has not fired), E_CLOSED, E_PEER_LOST, E_FORKED.
  *  Thread: any, also callbacks.  Blocks: no. */
 WIMM_API WIMM_MUST_CHECK wimm_status wimm_barrier_enter(struct wimm_barrier *barrier,
 							uint64_t deadline_us,
 							const struct wimm_on_done *on_done);
 
-/** Close a barrier. A round under way is cancelled; its on_done comes first.
+/** Close a barrier, before its engine. A round under way is cancelled; its on_done still comes.
  *  Returns: OK, E_INVAL, E_FORKED.  Thread: any.  Blocks: no. */
 WIMM_API WIMM_MUST_CHECK wimm_status wimm_barrier_close(struct wimm_barrier *barrier);
 

@@ -135,6 +135,17 @@ static void dereg_all(struct wimm_engine *engine)
 	}
 }
 
+/* Those that wait for room see that there will be none, and are out before anything is freed. */
+static void submitters_leave(struct worker *w)
+{
+	/* Sequentially consistent, with the same in submit_enter(): either that call is seen here,
+	 * or it sees `closing`. */
+	while (atomic_load_explicit(&w->room_waiters, memory_order_seq_cst) != 0) {
+		wake_signal_always(&w->room);
+		plat_thread_yield();
+	}
+}
+
 wimm_status wimm_engine_close(struct wimm_engine **handle)
 {
 	struct wimm_engine *engine;
@@ -152,8 +163,9 @@ wimm_status wimm_engine_close(struct wimm_engine **handle)
 	if (engine_in_callback(engine))
 		return WIMM_E_IN_CALLBACK;
 	w = &engine->worker;
-	/* Release, with the acquire in submit_get(). */
-	atomic_store_explicit(&engine->closing, 1, memory_order_release);
+	/* With the load in engine_closing(), and before the look in submitters_leave(). */
+	atomic_store_explicit(&engine->closing, 1, memory_order_seq_cst);
+	submitters_leave(w);
 	watch_stop(engine);
 	worker_call(w, cancel_all, NULL);
 	run_until(engine, look_idle, CLOSE_WAIT_NS);
@@ -162,10 +174,10 @@ wimm_status wimm_engine_close(struct wimm_engine **handle)
 	worker_call(w, drop_peers, NULL);
 	run_until(engine, look_fenced, CLOSE_LINGER_NS);
 	if (w->own_threads) {
-		worker_stop(w);
-		w->own_threads = true; /* what is left still goes to the callback thread */
+		/* The worker last: callbacks may wait for a turn of it. What it hands over after the
+		 * callback thread has ended runs here. */
 		deliver_stop(engine);
-		w->own_threads = false;
+		worker_stop(w);
 	}
 	finish_rest(engine);
 	dereg_all(engine);

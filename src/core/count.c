@@ -323,16 +323,14 @@ static wimm_status copy_owes(struct op *op, const struct wimm_expect_opts *opts)
 	return WIMM_OK;
 }
 
-wimm_status wimm_expect_imm_count(struct wimm_engine *engine, uint32_t imm, uint64_t count,
-                                  const struct wimm_expect_opts *opts,
-                                  const struct wimm_on_done *on_done, wimm_op *out_op)
+wimm_status expect_prepare(struct wimm_engine *engine, uint32_t imm, uint64_t count,
+                           const struct wimm_expect_opts *opts, const struct wimm_on_done *on_done,
+                           struct op **out)
 {
-	wimm_status st = engine_check(engine);
 	struct submit_common c = { 0, opts != NULL ? opts->deadline_us : 0, on_done };
+	wimm_status st = check_expect(engine, count, opts);
 	struct op *op;
 
-	if (st == WIMM_OK)
-		st = check_expect(engine, count, opts);
 	if (st == WIMM_OK)
 		st = submit_get(engine, OP_EXPECT, &c, &op);
 	if (st != WIMM_OK)
@@ -346,8 +344,22 @@ wimm_status wimm_expect_imm_count(struct wimm_engine *engine, uint32_t imm, uint
 		op_unget(&engine->worker, op);
 		return st;
 	}
-	op_submit(&engine->worker, op, out_op);
+	*out = op;
 	return WIMM_OK;
+}
+
+wimm_status wimm_expect_imm_count(struct wimm_engine *engine, uint32_t imm, uint64_t count,
+                                  const struct wimm_expect_opts *opts,
+                                  const struct wimm_on_done *on_done, wimm_op *out_op)
+{
+	wimm_status st = engine_check(engine);
+	struct op *op;
+
+	if (st == WIMM_OK)
+		st = expect_prepare(engine, imm, count, opts, on_done, &op);
+	if (st == WIMM_OK)
+		op_submit(&engine->worker, op, out_op);
+	return st;
 }
 
 struct count_call {

@@ -41,6 +41,12 @@ wimm_status engine_check(const struct wimm_engine *engine)
 	return WIMM_OK;
 }
 
+bool engine_closing(const struct wimm_engine *engine)
+{
+	/* With the store in wimm_engine_close(), and behind submit_enter(). */
+	return atomic_load_explicit(&engine->closing, memory_order_seq_cst) != 0;
+}
+
 uint64_t engine_now_ns(const struct wimm_engine *engine)
 {
 	return engine->env.now_ns != NULL ? engine->env.now_ns(engine->env.clock_ctx)

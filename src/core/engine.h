@@ -46,6 +46,8 @@ void engine_close_nics(struct worker *w);
 /* OK, or why the calling thread may not use the engine (E_INVAL, E_FORKED). */
 wimm_status engine_check(const struct wimm_engine *engine);
 uint64_t engine_now_ns(const struct wimm_engine *engine);
+/* Whether close has begun: nothing new is accepted, but for the end of what there is. */
+bool engine_closing(const struct wimm_engine *engine);
 /* Whether the calling thread is inside a callback of this engine. */
 bool engine_in_callback(const struct wimm_engine *engine);
 

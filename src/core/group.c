@@ -5,6 +5,7 @@
 #include "base/ignore.h"
 #include "core/engine.h"
 #include "core/error_text.h"
+#include "core/recv.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -79,13 +80,13 @@ struct wimm_barrier {
 	struct wimm_engine *engine;
 	const struct wimm_peer_group *group;
 	uint64_t count;
+	uint32_t flags; /* of its writes */
 	uint32_t imm[2];
 	uint64_t round;         /* the round's owner: whoever set `busy` */
 	_Atomic uint32_t busy;  /* a round is under way */
 	_Atomic uint32_t refs;  /* the handle, and each open operation */
 	_Atomic uint32_t parts; /* operations of the round that have not settled */
 	_Atomic int broken;     /* status that ended it for good */
-	bool dropped;           /* the round was never entered: tell nobody */
 	_Atomic wimm_op expect; /* ids of the round; 0: none yet */
 	_Atomic wimm_op writes;
 	struct wimm_on_done on_done;
@@ -105,18 +106,15 @@ static void round_end(struct wimm_barrier *b)
 	struct wimm_on_done on_done = b->on_done;
 	struct wimm_done done = b->done;
 	char text[WIMM_ERROR_TEXT_BYTES];
-	bool dropped = b->dropped;
 
 	memcpy(text, b->text, sizeof(text));
 	done.text = text;
 	if (done.status == WIMM_OK)
 		b->round++;
-	else if (!dropped)
+	else
 		atomic_store_explicit(&b->broken, (int)done.status, memory_order_relaxed);
 	/* Release, with the acquire in wimm_barrier_enter(): the callback may enter again. */
 	atomic_store_explicit(&b->busy, 0, memory_order_release);
-	if (dropped)
-		return;
 	if (on_done.flag != NULL)
 		__atomic_store_n(on_done.flag,
 		                 done.status == WIMM_OK ? 1 : (uint64_t)(int64_t)done.status,
@@ -145,32 +143,48 @@ static void part_done(void *context, const struct wimm_done *done)
 	barrier_unref(b);
 }
 
+static wimm_status check_barrier(const struct wimm_engine *engine,
+                                 const struct wimm_barrier_args *args, const uint32_t imms[2])
+{
+	if (args->size != sizeof(*args) || args->reserved[0] != 0 || args->reserved[1] != 0 ||
+	    args->reserved32 != 0 || args->count == 0 || args->dst == NULL ||
+	    (args->flags & ~WIMM_CONFIRMED) != 0) {
+		error_text_set("barrier: flags %#" PRIx32 ", %" PRIu64 " peers", args->flags,
+		               args->count);
+		return WIMM_E_INVAL;
+	}
+	if (args->count > GROUP_PEERS_MAX) {
+		error_text_set("a barrier has 1..%d peers, not %" PRIu64, GROUP_PEERS_MAX,
+		               args->count);
+		return WIMM_E_LIMIT;
+	}
+	if (imms[0] == imms[1]) {
+		error_text_set("a barrier needs two different values, both are %#" PRIx32, imms[0]);
+		return WIMM_E_INVAL;
+	}
+	return submit_check_targets(engine, args);
+}
+
 wimm_status wimm_barrier_open(struct wimm_engine *engine, const struct wimm_barrier_args *args,
                               const uint32_t imms[2], struct wimm_barrier **out)
 {
 	wimm_status st = engine_check(engine);
 	struct wimm_barrier *b;
 
+	if (st == WIMM_OK && (args == NULL || imms == NULL || out == NULL))
+		st = WIMM_E_INVAL;
+	if (st == WIMM_OK)
+		st = check_barrier(engine, args, imms);
+	if (st == WIMM_OK && engine_closing(engine))
+		st = WIMM_E_CLOSED;
 	if (st != WIMM_OK)
 		return st;
-	if (args == NULL || args->size != sizeof(*args) || imms == NULL || out == NULL ||
-	    args->count == 0 || args->dst == NULL || args->count > GROUP_PEERS_MAX)
-		return WIMM_E_INVAL;
-	if (imms[0] == imms[1]) {
-		error_text_set("a barrier needs two different values, both are %#" PRIx32, imms[0]);
-		return WIMM_E_INVAL;
-	}
-	for (uint64_t i = 0; i < args->count; i++)
-		if (remote_usable(engine, args->dst[i]) != WIMM_OK)
-			return WIMM_E_INVAL;
-	if (args->group != NULL &&
-	    (!group_usable(engine, args->group) || args->group->count != args->count))
-		return WIMM_E_INVAL;
 	b = mem_calloc(1, sizeof(*b) + args->count * sizeof(b->dst[0]));
 	if (b == NULL)
 		return WIMM_E_NOMEM;
 	b->engine = engine;
 	b->group = args->group;
+	b->flags = args->flags;
 	b->count = args->count;
 	b->imm[0] = imms[0];
 	b->imm[1] = imms[1];
@@ -180,26 +194,16 @@ wimm_status wimm_barrier_open(struct wimm_engine *engine, const struct wimm_barr
 	return WIMM_OK;
 }
 
-/* A part counts from before its submission, since its callback may run at once. */
-static void part_take(struct wimm_barrier *b)
-{
-	atomic_fetch_add_explicit(&b->refs, 1, memory_order_relaxed);
-	atomic_fetch_add_explicit(&b->parts, 1, memory_order_relaxed);
-}
-
-/* It was not submitted; the caller still holds one of each. */
-static void part_drop(struct wimm_barrier *b)
-{
-	atomic_fetch_sub_explicit(&b->parts, 1, memory_order_relaxed);
-	atomic_fetch_sub_explicit(&b->refs, 1, memory_order_relaxed);
-}
-
+/* The expectation is made ready first and submitted last, so that a round is entered whole or not at
+ * all: nothing is taken away and nobody is told when either has no room. */
 static wimm_status submit_round(struct wimm_barrier *b, uint64_t deadline_us)
 {
 	struct wimm_on_done part = { .fn = part_done, .context = b };
 	struct wimm_expect_opts e = WIMM_EXPECT_OPTS_INIT;
 	struct wimm_barrier_args a = WIMM_BARRIER_ARGS_INIT;
 	struct wimm_owes *owes = mem_calloc(b->count, sizeof(*owes));
+	struct worker *w = &b->engine->worker;
+	struct op *expect;
 	wimm_op id = 0;
 	wimm_status st;
 
@@ -209,34 +213,35 @@ static wimm_status submit_round(struct wimm_barrier *b, uint64_t deadline_us)
 		owes[i].peer = wimm_remote_mr_peer(b->dst[i]);
 		owes[i].count = 1;
 	}
-	if (b->engine->worker.nic[0].caps.identifies_source) {
+	if (w->nic[0].caps.identifies_source) {
 		e.owes = owes;
 		e.owes_count = b->count;
 	}
 	e.deadline_us = deadline_us;
+	a.flags = b->flags;
 	a.group = b->group;
 	a.dst = b->dst;
 	a.count = b->count;
 	a.imm = b->imm[b->round & 1];
 	a.deadline_us = deadline_us;
-	part_take(b);
-	st = wimm_expect_imm_count(b->engine, a.imm, b->count, &e, &part, &id);
+	st = expect_prepare(b->engine, a.imm, b->count, &e, &part, &expect);
 	mem_free(owes);
+	if (st != WIMM_OK)
+		return st;
+	b->done.imm = a.imm;
+	atomic_store_explicit(&b->expect, op_id(expect), memory_order_relaxed);
+	/* Parts count from before their submission, since their callbacks may run at once. */
+	atomic_store_explicit(&b->parts, 2, memory_order_relaxed);
+	atomic_fetch_add_explicit(&b->refs, 2, memory_order_relaxed);
+	st = wimm_submit_barrier(b->engine, &a, &part, &id);
 	if (st != WIMM_OK) {
-		part_drop(b);
+		atomic_fetch_sub_explicit(&b->refs, 2, memory_order_relaxed);
+		op_unget(w, expect);
 		return st;
 	}
-	atomic_store_explicit(&b->expect, id, memory_order_relaxed);
-	part_take(b);
-	st = wimm_submit_barrier(b->engine, &a, &part, &id);
-	if (st == WIMM_OK) {
-		atomic_store_explicit(&b->writes, id, memory_order_relaxed);
-		return WIMM_OK;
-	}
-	part_drop(b);
-	b->dropped = true;
-	status_ignore(wimm_cancel(b->engine, id));
-	return st;
+	atomic_store_explicit(&b->writes, id, memory_order_relaxed);
+	op_submit(w, expect, NULL);
+	return WIMM_OK;
 }
 
 wimm_status wimm_barrier_enter(struct wimm_barrier *b, uint64_t deadline_us,
@@ -267,18 +272,11 @@ wimm_status wimm_barrier_enter(struct wimm_barrier *b, uint64_t deadline_us,
 	memset(&b->on_done, 0, sizeof(b->on_done));
 	memset(&b->done, 0, sizeof(b->done));
 	b->text[0] = '\0';
-	b->dropped = false;
 	if (on_done != NULL)
 		b->on_done = *on_done;
-	atomic_store_explicit(&b->parts, 1, memory_order_relaxed); /* held while submitting */
-	atomic_fetch_add_explicit(&b->refs, 1, memory_order_relaxed);
 	st = submit_round(b, deadline_us);
-	if (atomic_fetch_sub_explicit(&b->parts, 1, memory_order_acq_rel) == 1) {
-		if (st != WIMM_OK)
-			b->dropped = true;
-		round_end(b);
-	}
-	barrier_unref(b);
+	if (st != WIMM_OK)
+		atomic_store_explicit(&b->busy, 0, memory_order_release);
 	return st;
 }
 

@@ -301,6 +301,8 @@ wimm_status wimm_submit_recvs(struct wimm_engine *engine, const struct wimm_recv
 		               count, RECV_BUFFERS_MAX);
 		return WIMM_E_INVAL;
 	}
+	if (engine_closing(engine))
+		return WIMM_E_CLOSED;
 	for (uint64_t i = 0; i < count; i++)
 		if (buffers[i].addr == NULL && buffers[i].len_bytes != 0)
 			return WIMM_E_INVAL;
@@ -330,12 +332,32 @@ wimm_status wimm_submit_recvs(struct wimm_engine *engine, const struct wimm_recv
 	return WIMM_OK;
 }
 
+/* Into a fresh operation, and off with it. */
+static wimm_status send_message(struct worker *w, struct op *op, const struct wimm_send *send,
+                                wimm_op *out_op)
+{
+	op->send.id = send->peer;
+	op->peer = send->peer;
+	op->send.len_bytes = send->len_bytes;
+	op->send.in_flight = false;
+	op->send.data = mem_alloc(send->len_bytes);
+	if (op->send.data == NULL) {
+		op_unget(w, op);
+		return WIMM_E_NOMEM;
+	}
+	if (send->len_bytes != 0)
+		memcpy(op->send.data, send->data, send->len_bytes);
+	op_submit(w, op, out_op);
+	return WIMM_OK;
+}
+
 wimm_status wimm_submit_send(struct wimm_engine *engine, const struct wimm_send *send,
                              const struct wimm_on_done *on_done, wimm_op *out_op)
 {
 	wimm_status st = engine_check(engine);
 	struct submit_common c;
 	struct op *op;
+	bool entered;
 
 	if (st != WIMM_OK)
 		return st;
@@ -358,20 +380,10 @@ wimm_status wimm_submit_send(struct wimm_engine *engine, const struct wimm_send 
 		break;
 	}
 	c = (struct submit_common){ send->flags, send->deadline_us, on_done };
+	entered = submit_enter(engine, send->flags);
 	st = submit_get(engine, OP_SEND, &c, &op);
-	if (st != WIMM_OK)
-		return st;
-	op->send.id = send->peer;
-	op->peer = send->peer;
-	op->send.len_bytes = send->len_bytes;
-	op->send.in_flight = false;
-	op->send.data = mem_alloc(send->len_bytes);
-	if (op->send.data == NULL) {
-		op_unget(&engine->worker, op);
-		return WIMM_E_NOMEM;
-	}
-	if (send->len_bytes != 0)
-		memcpy(op->send.data, send->data, send->len_bytes);
-	op_submit(&engine->worker, op, out_op);
-	return WIMM_OK;
+	if (st == WIMM_OK)
+		st = send_message(&engine->worker, op, send, out_op);
+	submit_leave(engine, entered);
+	return st;
 }

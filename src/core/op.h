@@ -118,6 +118,7 @@ struct op {
 	/* Owned by the worker. */
 	wimm_status status;
 	bool started;           /* accepted by the worker and not settled */
+	bool cancel_first;      /* its cancel overtook it on the way to the worker */
 	bool close_asked;       /* the engine's close has cancelled it */
 	bool aborted;           /* status is final, waiting for outstanding requests */
 	uint32_t confirms_left; /* legs that the receiver has not confirmed */

@@ -155,6 +155,7 @@ struct wimm_remote_mr {
 	_Atomic uint32_t
 		public_state; /* enum remote_state; written by the worker, read by submitters */
 	_Atomic uint32_t generation; /* of this handle's life */
+	_Atomic uint32_t closed;     /* given back, which the worker may not know yet */
 	struct worker *worker;
 	uint32_t slot;
 

@@ -43,4 +43,17 @@ struct submit_common {
 wimm_status submit_get(struct wimm_engine *engine, enum op_kind kind, const struct submit_common *c,
                        struct op **out);
 
+/* Around every submission that may have WIMM_BLOCK among its flags. */
+bool submit_enter(struct wimm_engine *engine, uint32_t flags);
+void submit_leave(struct wimm_engine *engine, bool entered);
+
+/* count.c: an expectation that is checked and has its operation, for op_submit() or op_unget(). */
+wimm_status expect_prepare(struct wimm_engine *engine, uint32_t imm, uint64_t count,
+                           const struct wimm_expect_opts *opts,
+                           const struct wimm_on_done *on_done, struct op **out);
+
+/* submit.c: the regions of a barrier, and that its group names their owners. */
+wimm_status submit_check_targets(const struct wimm_engine *engine,
+                                 const struct wimm_barrier_args *b);
+
 #endif

@@ -141,6 +141,8 @@ wimm_status wimm_reg_mr(struct wimm_engine *engine, void *addr, uint64_t len_byt
 
 	if (st == WIMM_OK)
 		st = out != NULL ? check_range(addr, len_bytes, opts) : WIMM_E_INVAL;
+	if (st == WIMM_OK && engine_closing(engine))
+		st = WIMM_E_CLOSED;
 	while (st == WIMM_OK && generation == 0)
 		st = rand_bytes(&generation, sizeof(generation));
 	if (st != WIMM_OK)

@@ -24,7 +24,8 @@ static enum remote_state state_of(const struct wimm_remote_mr *r)
 
 wimm_status remote_usable(const struct wimm_engine *engine, const struct wimm_remote_mr *r)
 {
-	if (r == NULL || r->worker != &engine->worker)
+	if (r == NULL || r->worker != &engine->worker ||
+	    atomic_load_explicit(&r->closed, memory_order_relaxed) != 0)
 		return WIMM_E_INVAL;
 	switch ((enum remote_state)atomic_load_explicit(&r->public_state, memory_order_acquire)) {
 	case REMOTE_NEW:
@@ -331,6 +332,7 @@ static void open_on_worker(struct worker *w, void *arg)
 	r->refs = 0;
 	r->check_sent = false;
 	r->closing = false;
+	atomic_store_explicit(&r->closed, 0, memory_order_relaxed); /* published with the state */
 	r->revoke_owed = false;
 	list_init(&r->waiting);
 	list_push_back(&p->remotes, &r->link);
@@ -372,8 +374,9 @@ wimm_status wimm_close_remote_mr(struct wimm_engine *engine, struct wimm_remote_
 	if (st != WIMM_OK)
 		return st;
 	if (r == NULL || r->worker != &engine->worker ||
-	    atomic_load_explicit(&r->public_state, memory_order_acquire) == REMOTE_FREE)
-		return WIMM_E_INVAL;
+	    atomic_load_explicit(&r->public_state, memory_order_acquire) == REMOTE_FREE ||
+	    atomic_exchange_explicit(&r->closed, 1, memory_order_relaxed) != 0)
+		return WIMM_E_INVAL; /* one caller wins */
 	worker_push(&engine->worker, &r->request);
 	return WIMM_OK;
 }

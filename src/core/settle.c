@@ -222,20 +222,27 @@ void op_cancel_request(struct worker *w, struct request *r)
 	struct op *op = LIST_ENTRY(r, struct op, cancel);
 
 	op->cancel.kind = 0; /* consumed: op_settle() may finish from now on */
+	/* Relaxed: LIVE goes on this thread only. */
 	if (op->started)
 		op_cancel(w, op, WIMM_E_CANCELLED, "cancelled by the caller");
+	else if ((atomic_load_explicit(&op->state, memory_order_relaxed) & OP_STATE_LIVE) != 0)
+		op->cancel_first = true;
 	else
 		op_finish(w, op); /* it had settled while the request was under way */
 }
 
 void op_start(struct worker *w, struct op *op)
 {
+	wimm_status refused = w->closing         ? WIMM_E_CLOSED
+	                      : op->cancel_first ? WIMM_E_CANCELLED
+	                                         : WIMM_OK;
+
 	op->started = true;
 	list_push_back(&w->ops_started, &op->link);
 	if (op->deadline_ns != CLOCK_NEVER_NS)
 		timers_add(&w->timers, op);
-	if (w->closing && op->kind != OP_RECVS) {
-		op_fail(op, WIMM_E_CLOSED, 0, "the engine is being closed");
+	if (refused != WIMM_OK && op->kind != OP_RECVS) {
+		op_fail(op, refused, 0, "%s", wimm_status_text(refused));
 		op_settle(w, op);
 		return;
 	}
@@ -250,8 +257,8 @@ void op_start(struct worker *w, struct op *op)
 		return;
 	case OP_RECVS:
 		recvs_start(w, op);
-		if (w->closing)
-			recvs_cancel(w, op, WIMM_E_CLOSED);
+		if (refused != WIMM_OK)
+			recvs_cancel(w, op, refused);
 		return;
 	case OP_EXPECT:
 		count_start(w, op);

@@ -17,49 +17,62 @@
 
 /* --- room --- */
 
-/* Wait a little for an operation to be given back. */
-static void wait_for_room(struct worker *w)
+/* A call that may wait keeps the engine: close waits until it has returned. */
+bool submit_enter(struct wimm_engine *engine, uint32_t flags)
 {
-	/* [D] with [C] in op_release(): either it sees the waiter or the next look sees its
-	 * slot. */
-	atomic_fetch_add_explicit(&w->room_waiters, 1, memory_order_seq_cst);
-	if (idpool_free_hint(&w->op_pool) == 0)
-		(void)wake_wait(&w->room, clock_deadline_ns(clock_now_ns(), BLOCK_LOOK_NS));
-	atomic_fetch_sub_explicit(&w->room_waiters, 1, memory_order_seq_cst);
+	if ((flags & WIMM_BLOCK) == 0)
+		return false;
+	/* [D] with [C] in op_release(): either it sees the waiter or the next look sees its slot.
+	 * And with the look in wimm_engine_close(), which comes after `closing` was set. */
+	atomic_fetch_add_explicit(&engine->worker.room_waiters, 1, memory_order_seq_cst);
+	return true;
 }
 
-static bool may_block(const struct wimm_engine *engine, uint32_t flags)
+void submit_leave(struct wimm_engine *engine, bool entered)
 {
-	return (flags & WIMM_BLOCK) != 0 && engine->worker.own_threads &&
-	       !engine_in_callback(engine);
+	/* Release, with the acquire in wimm_engine_close(): the last touch of the engine. */
+	if (entered)
+		atomic_fetch_sub_explicit(&engine->worker.room_waiters, 1, memory_order_release);
 }
 
-/* Out of line, as it is rare. NULL: it may not wait. */
-__attribute__((noinline)) static struct op *get_after_waiting(struct wimm_engine *engine,
-                                                              enum op_kind kind, uint32_t flags)
+/* Wait a little for something to be given back. False: this call may not wait. */
+static bool wait_for_room(struct wimm_engine *engine, uint32_t flags)
 {
-	struct op *op = NULL;
+	if ((flags & WIMM_BLOCK) == 0 || !engine->worker.own_threads || engine_in_callback(engine))
+		return false;
+	(void)wake_wait(&engine->worker.room, clock_deadline_ns(clock_now_ns(), BLOCK_LOOK_NS));
+	return true;
+}
 
-	while (op == NULL && may_block(engine, flags)) {
-		wait_for_room(&engine->worker);
-		op = op_get(&engine->worker, kind);
+/* Out of line, as it is rare. */
+__attribute__((noinline)) static wimm_status get_after_waiting(struct wimm_engine *engine,
+                                                               enum op_kind kind, uint32_t flags,
+                                                               struct op **out)
+{
+	while (wait_for_room(engine, flags)) {
+		if (engine_closing(engine))
+			return WIMM_E_CLOSED;
+		*out = op_get(&engine->worker, kind);
+		if (*out != NULL)
+			return WIMM_OK;
 	}
-	return op;
+	return WIMM_AGAIN;
 }
 
 wimm_status submit_get(struct wimm_engine *engine, enum op_kind kind, const struct submit_common *c,
                        struct op **out)
 {
 	struct op *op;
+	wimm_status st;
 
-	/* Acquire, with the release in wimm_engine_close(). */
-	if (atomic_load_explicit(&engine->closing, memory_order_acquire) != 0)
+	if (engine_closing(engine))
 		return WIMM_E_CLOSED;
 	op = op_get(&engine->worker, kind);
-	if (op == NULL)
-		op = get_after_waiting(engine, kind, c->flags);
-	if (op == NULL)
-		return WIMM_AGAIN;
+	if (op == NULL) {
+		st = get_after_waiting(engine, kind, c->flags, &op);
+		if (st != WIMM_OK)
+			return st;
+	}
 	op->flags = c->flags;
 	op->submit_ns = engine_now_ns(engine);
 	if (c->deadline_us != 0)
@@ -147,18 +160,13 @@ static void set_source(struct op *op, const struct wimm_mr *src)
 
 /* --- single --- */
 
-wimm_status wimm_submit_single_write(struct wimm_engine *engine, const struct wimm_write *wr,
-                                     const struct wimm_on_done *on_done, wimm_op *out_op)
+static wimm_status single_write(struct wimm_engine *engine, const struct wimm_write *wr,
+                                const struct wimm_on_done *on_done, wimm_op *out_op)
 {
-	wimm_status st = engine_check(engine);
+	wimm_status st = check_flags(engine, wr->flags, WRITE_FLAGS, wr->nic_index);
 	struct submit_common c;
 	struct op *op;
 
-	if (st != WIMM_OK)
-		return st;
-	if (wr == NULL || wr->size != sizeof(*wr) || wr->reserved[0] != 0 || wr->reserved[1] != 0)
-		return WIMM_E_INVAL;
-	st = check_flags(engine, wr->flags, WRITE_FLAGS, wr->nic_index);
 	if (st == WIMM_OK)
 		st = check_source(engine, wr->src);
 	if (st == WIMM_OK)
@@ -187,6 +195,22 @@ wimm_status wimm_submit_single_write(struct wimm_engine *engine, const struct wi
 	op->leg.end = 1;
 	op_submit(&engine->worker, op, out_op);
 	return WIMM_OK;
+}
+
+wimm_status wimm_submit_single_write(struct wimm_engine *engine, const struct wimm_write *wr,
+                                     const struct wimm_on_done *on_done, wimm_op *out_op)
+{
+	wimm_status st = engine_check(engine);
+	bool entered;
+
+	if (st != WIMM_OK)
+		return st;
+	if (wr == NULL || wr->size != sizeof(*wr) || wr->reserved[0] != 0 || wr->reserved[1] != 0)
+		return WIMM_E_INVAL;
+	entered = submit_enter(engine, wr->flags);
+	st = single_write(engine, wr, on_done, out_op);
+	submit_leave(engine, entered);
+	return st;
 }
 
 /* --- pages --- */
@@ -288,29 +312,27 @@ static wimm_status copy_pages(struct worker *w, struct op *op, const struct wimm
 	return st;
 }
 
-wimm_status wimm_submit_paged_writes(struct wimm_engine *engine, const struct wimm_paged_writes *wr,
-                                     const struct wimm_on_done *on_done, wimm_op *out_op)
+static wimm_status paged_writes(struct wimm_engine *engine, const struct wimm_paged_writes *wr,
+                                const struct wimm_on_done *on_done, wimm_op *out_op)
 {
-	wimm_status st = engine_check(engine);
+	wimm_status st = check_paged(engine, wr);
 	struct submit_common c;
 	struct op *op;
 
-	if (st != WIMM_OK)
-		return st;
-	if (wr == NULL || wr->size != sizeof(*wr) || wr->reserved[0] != 0 || wr->reserved[1] != 0)
-		return WIMM_E_INVAL;
-	st = check_paged(engine, wr);
 	c = (struct submit_common){ wr->flags, wr->deadline_us, on_done };
-	if (st == WIMM_OK)
-		st = submit_get(engine, OP_PAGED, &c, &op);
 	if (st != WIMM_OK)
 		return st;
-	if (wr->src_pages.count != 0)
-		st = copy_pages(&engine->worker, op, wr);
-	if (st != WIMM_OK) {
-		op_unget(&engine->worker, op);
+	do {
+		st = submit_get(engine, OP_PAGED, &c, &op);
+		if (st != WIMM_OK)
+			return st;
+		if (wr->src_pages.count != 0)
+			st = copy_pages(&engine->worker, op, wr);
+		if (st != WIMM_OK)
+			op_unget(&engine->worker, op);
+	} while (st == WIMM_AGAIN && wait_for_room(engine, wr->flags));
+	if (st != WIMM_OK)
 		return st;
-	}
 	op->imm = wr->imm;
 	op->nic_index = wr->nic_index;
 	set_source(op, wr->src);
@@ -328,6 +350,22 @@ wimm_status wimm_submit_paged_writes(struct wimm_engine *engine, const struct wi
 	op->leg.end = op->paged.count;
 	op_submit(&engine->worker, op, out_op);
 	return WIMM_OK;
+}
+
+wimm_status wimm_submit_paged_writes(struct wimm_engine *engine, const struct wimm_paged_writes *wr,
+                                     const struct wimm_on_done *on_done, wimm_op *out_op)
+{
+	wimm_status st = engine_check(engine);
+	bool entered;
+
+	if (st != WIMM_OK)
+		return st;
+	if (wr == NULL || wr->size != sizeof(*wr) || wr->reserved[0] != 0 || wr->reserved[1] != 0)
+		return WIMM_E_INVAL;
+	entered = submit_enter(engine, wr->flags);
+	st = paged_writes(engine, wr, on_done, out_op);
+	submit_leave(engine, entered);
+	return st;
 }
 
 /* --- scatter and barrier --- */
@@ -393,24 +431,17 @@ static wimm_status check_scatter(const struct wimm_engine *engine, const struct 
 static wimm_status alloc_legs(struct op *op, uint64_t count)
 {
 	op->leg_count = (uint32_t)count;
-	op->legs = count == 1   ? &op->leg
-	           : count == 0 ? NULL
-	                        : mem_alloc(count * sizeof(*op->legs));
+	op->legs = count == 1 ? &op->leg : count == 0 ? NULL : mem_alloc(count * sizeof(*op->legs));
 	return count == 0 || op->legs != NULL ? WIMM_OK : WIMM_E_NOMEM;
 }
 
-wimm_status wimm_submit_scatter(struct wimm_engine *engine, const struct wimm_scatter *s,
-                                const struct wimm_on_done *on_done, wimm_op *out_op)
+static wimm_status scatter(struct wimm_engine *engine, const struct wimm_scatter *s,
+                           const struct wimm_on_done *on_done, wimm_op *out_op)
 {
-	wimm_status st = engine_check(engine);
+	wimm_status st = check_scatter(engine, s);
 	struct submit_common c;
 	struct op *op;
 
-	if (st != WIMM_OK)
-		return st;
-	if (s == NULL || s->size != sizeof(*s) || s->reserved[0] != 0 || s->reserved[1] != 0)
-		return WIMM_E_INVAL;
-	st = check_scatter(engine, s);
 	c = (struct submit_common){ s->flags, s->deadline_us, on_done };
 	if (st == WIMM_OK)
 		st = submit_get(engine, OP_SCATTER, &c, &op);
@@ -438,26 +469,45 @@ wimm_status wimm_submit_scatter(struct wimm_engine *engine, const struct wimm_sc
 	return WIMM_OK;
 }
 
-wimm_status wimm_submit_barrier(struct wimm_engine *engine, const struct wimm_barrier_args *b,
+wimm_status wimm_submit_scatter(struct wimm_engine *engine, const struct wimm_scatter *s,
                                 const struct wimm_on_done *on_done, wimm_op *out_op)
 {
 	wimm_status st = engine_check(engine);
-	struct submit_common c;
-	struct op *op;
+	bool entered;
 
 	if (st != WIMM_OK)
 		return st;
-	if (b == NULL || b->size != sizeof(*b) || b->reserved[0] != 0 || b->reserved[1] != 0 ||
-	    b->reserved32 != 0 || (b->count != 0 && b->dst == NULL) || b->count > UINT32_MAX)
+	if (s == NULL || s->size != sizeof(*s) || s->reserved[0] != 0 || s->reserved[1] != 0)
 		return WIMM_E_INVAL;
-	st = check_flags(engine, b->flags | WIMM_IMM, WIMM_IMM | WIMM_CONFIRMED | WIMM_BLOCK, 0);
-	if (st == WIMM_OK)
-		st = check_group(engine, b->group, b->count, "regions");
+	entered = submit_enter(engine, s->flags);
+	st = scatter(engine, s, on_done, out_op);
+	submit_leave(engine, entered);
+	return st;
+}
+
+wimm_status submit_check_targets(const struct wimm_engine *engine,
+                                 const struct wimm_barrier_args *b)
+{
+	wimm_status st = check_group(engine, b->group, b->count, "regions");
+
 	for (uint64_t i = 0; st == WIMM_OK && i < b->count; i++) {
 		st = check_dest(engine, b->dst[i]);
 		if (st == WIMM_OK)
 			st = check_member(b->group, i, b->dst[i]);
 	}
+	return st;
+}
+
+static wimm_status barrier(struct wimm_engine *engine, const struct wimm_barrier_args *b,
+                           const struct wimm_on_done *on_done, wimm_op *out_op)
+{
+	wimm_status st =
+		check_flags(engine, b->flags | WIMM_IMM, WIMM_IMM | WIMM_CONFIRMED | WIMM_BLOCK, 0);
+	struct submit_common c;
+	struct op *op;
+
+	if (st == WIMM_OK)
+		st = submit_check_targets(engine, b);
 	c = (struct submit_common){ b->flags | WIMM_IMM, b->deadline_us, on_done };
 	if (st == WIMM_OK)
 		st = submit_get(engine, OP_SCATTER, &c, &op);
@@ -475,4 +525,21 @@ wimm_status wimm_submit_barrier(struct wimm_engine *engine, const struct wimm_ba
 	}
 	op_submit(&engine->worker, op, out_op);
 	return WIMM_OK;
+}
+
+wimm_status wimm_submit_barrier(struct wimm_engine *engine, const struct wimm_barrier_args *b,
+                                const struct wimm_on_done *on_done, wimm_op *out_op)
+{
+	wimm_status st = engine_check(engine);
+	bool entered;
+
+	if (st != WIMM_OK)
+		return st;
+	if (b == NULL || b->size != sizeof(*b) || b->reserved[0] != 0 || b->reserved[1] != 0 ||
+	    b->reserved32 != 0 || (b->count != 0 && b->dst == NULL) || b->count > UINT32_MAX)
+		return WIMM_E_INVAL;
+	entered = submit_enter(engine, b->flags);
+	st = barrier(engine, b, on_done, out_op);
+	submit_leave(engine, entered);
+	return st;
 }

@@ -305,8 +305,8 @@ static void data_beyond_4_gib_case_51_is_not_cut(void **state)
 
 /* --- requests whose fate is unknown --- */
 
-/* Goal: where the NIC reports losses of all kinds, a write that is done was counted exactly once, one
- * that failed at most once, and each settles once. */
+/* Goal: where the NIC reports losses of all kinds, a write that is done was counted exactly once,
+ * one that failed at most once, and each settles once. */
 static void data_uncertain_write_case_109_is_never_counted_twice(void **state)
 {
 	struct node *a = node_open(4096), *b = node_open(4096);

@@ -210,6 +210,11 @@ struct wimm_engine_stats stats_of(struct node *n)
 	return s;
 }
 
+uint32_t blocked_submitters(struct node *n)
+{
+	return atomic_load(&n->engine->worker.room_waiters);
+}
+
 struct pair {
 	struct node *a, *b;
 	uint32_t before_a, before_b;
