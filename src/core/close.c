@@ -174,8 +174,8 @@ wimm_status wimm_engine_close(struct wimm_engine **handle)
 	worker_call(w, drop_peers, NULL);
 	run_until(engine, look_fenced, CLOSE_LINGER_NS);
 	if (w->own_threads) {
-		/* The worker last: callbacks may wait for a turn of it. What it hands over after the
-		 * callback thread has ended runs here. */
+		/* The worker last: callbacks may wait for a turn of it. What it hands over after
+		 * the callback thread has ended runs here. */
 		deliver_stop(engine);
 		worker_stop(w);
 	}

@@ -194,8 +194,8 @@ wimm_status wimm_barrier_open(struct wimm_engine *engine, const struct wimm_barr
 	return WIMM_OK;
 }
 
-/* The expectation is made ready first and submitted last, so that a round is entered whole or not at
- * all: nothing is taken away and nobody is told when either has no room. */
+/* The expectation is made ready first and submitted last, so that a round is entered whole or not
+ * at all: nothing is taken away and nobody is told when either has no room. */
 static wimm_status submit_round(struct wimm_barrier *b, uint64_t deadline_us)
 {
 	struct wimm_on_done part = { .fn = part_done, .context = b };

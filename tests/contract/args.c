@@ -255,6 +255,13 @@ static void region_that_cannot_be_is_refused(void **state)
 	nothing_happened(p);
 }
 
+static void never(void *context, const struct wimm_received *received)
+{
+	(void)context;
+	(void)received;
+	abort();
+}
+
 /* Goal: a send, receive buffers, expectations and the small calls refuse what they must. */
 static void small_calls_refuse_bad_arguments(void **state)
 {
@@ -288,14 +295,11 @@ static void small_calls_refuse_bad_arguments(void **state)
 	s.size = 0;
 	assert_int_equal(wimm_submit_send(e, &s, NULL, NULL), WIMM_E_INVAL);
 	assert_int_equal(wimm_submit_recvs(e, &buffer, 1, NULL, NULL, NULL), WIMM_E_INVAL);
-	assert_int_equal(wimm_submit_recvs(e, NULL, 1, (wimm_recv_fn)abort, NULL, NULL),
-	                 WIMM_E_INVAL);
-	assert_int_equal(wimm_submit_recvs(e, &buffer, 0, (wimm_recv_fn)abort, NULL, NULL),
-	                 WIMM_E_INVAL);
-	assert_int_equal(wimm_submit_recvs(e, &buffer, 1, (wimm_recv_fn)abort, NULL, NULL),
-	                 WIMM_E_INVAL); /* no address, but a length */
-	assert_int_equal(wimm_submit_recvs(e, &buffer, 65537, (wimm_recv_fn)abort, NULL, NULL),
-	                 WIMM_E_INVAL);
+	assert_int_equal(wimm_submit_recvs(e, NULL, 1, never, NULL, NULL), WIMM_E_INVAL);
+	assert_int_equal(wimm_submit_recvs(e, &buffer, 0, never, NULL, NULL), WIMM_E_INVAL);
+	/* No address, but a length; too many. */
+	assert_int_equal(wimm_submit_recvs(e, &buffer, 1, never, NULL, NULL), WIMM_E_INVAL);
+	assert_int_equal(wimm_submit_recvs(e, &buffer, 65537, never, NULL, NULL), WIMM_E_INVAL);
 	opts.owes = &owes;
 	opts.owes_count = 1;
 	assert_refused(wimm_expect_imm_count(e, 1, 1, &opts, NULL, NULL), WIMM_E_INVAL, "owe");

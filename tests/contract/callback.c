@@ -328,9 +328,9 @@ static void on_peer_down(void *context, const struct wimm_peer_event *event)
 	call_everything(e, NULL);
 }
 
-/* Goal: the same while the engine closes, in the callback of an operation that close ends and in the
- * last peer event: every call returns, new work is refused with E_CLOSED, and what was accepted all
- * the same settles before close returns. */
+/* Goal: the same while the engine closes, in the callback of an operation that close ends and in
+ * the last peer event: every call returns, new work is refused with E_CLOSED, and what was accepted
+ * all the same settles before close returns. */
 static void callback_during_close_may_call_everything(void **state)
 {
 	unsigned rounds = 4 * test_scale();

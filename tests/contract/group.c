@@ -324,8 +324,8 @@ static void barrier_with_one_member_a_round_ahead_keeps_rounds_apart(void **stat
 	assert_ok(wimm_barrier_close(r->barrier[1]));
 }
 
-/* Goal: AGAIN leaves no trace: the round can be entered once there is room, also when all others are
- * in it already. */
+/* Goal: AGAIN leaves no trace: the round can be entered once there is room, also when all others
+ * are in it already. */
 static void barrier_without_room_can_be_entered_later(void **state)
 {
 	static const uint32_t values[2] = { 1, 2 };
@@ -384,7 +384,8 @@ static void barrier_without_room_can_be_entered_later(void **state)
 	assert_ok(wimm_barrier_close(at_b));
 }
 
-/* Goal: a round ends for good when a member is lost, when its deadline passes, when it is closed. */
+/* Goal: a round ends for good when a member is lost, when its deadline passes, when it is
+ * closed. */
 static void barrier_round_that_fails_ends_the_barrier(void **state)
 {
 	struct ring *r = ring_open(3);

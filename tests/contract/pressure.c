@@ -240,8 +240,8 @@ static struct wimm_paged_writes many_pages(struct node *a, struct wimm_remote_mr
 	return p;
 }
 
-/* Goal: copied index arrays count against their budget: beyond it the call says AGAIN, or waits when
- * it was asked to; one that can never fit is refused. */
+/* Goal: copied index arrays count against their budget: beyond it the call says AGAIN, or waits
+ * when it was asked to; one that can never fit is refused. */
 static void index_arrays_beyond_their_budget_wait(void **state)
 {
 	enum { PAGES = 4096, BUDGET = 1 << 16 };
