@@ -8,6 +8,7 @@ any channel. There Cache.send() takes it; Sender.bump() says that a layer's K an
 
 from __future__ import annotations
 
+import builtins
 import ctypes
 import threading
 from dataclasses import dataclass
@@ -97,7 +98,7 @@ class Ended(NamedTuple):
     immediates: int    #: counted here, or accepted by the decode side
     bytes: int         #: payload of these
     first_token: int   #: of the tail, on the decode side
-    tail: bytes | None  #: what came beside it
+    tail: builtins.bytes | None  #: what came beside it
 
 
 @dataclass(frozen=True)
