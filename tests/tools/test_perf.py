@@ -6,7 +6,7 @@ import pytest
 from conftest import finish, free_port, run, run_json, start
 
 OPS = ["write", "paged", "scatter", "barrier", "send"]
-PROVIDERS = ["tcp", "sim"]
+PROVIDERS = ["tcp", "host", "sim"]
 NUMBERS = ["nics", "target_nics", "block_bytes", "batch", "depth", "iters", "bytes", "seconds",
            "bandwidth_gb_s", "messages_per_s", "cpu_s_per_gb", "bytes_checked"]
 
@@ -34,7 +34,7 @@ def test_perf_local_moves_and_compares_every_iteration(op, provider):
                       *size)
     check_object(result)
     assert (result["op"], result["provider"], result["iters"]) == (op, provider, 200)
-    assert result["target"] == ("process" if provider == "tcp" else "thread")
+    assert result["target"] == ("thread" if provider == "sim" else "process")
     assert result["validated"] is True
     assert result["validation"]["iterations"] == 200
     assert result["bytes_checked"] == result["bytes"]
@@ -96,7 +96,7 @@ def test_perf_sweep_prints_one_object_with_a_row_each():
 
 
 def test_perf_all_sizes_prints_a_table():
-    status, out, err = run("perf", "write", "--local", "-a", "-n", 5, "--report_gbits")
+    status, out, err = run("perf", "write", "--local", "-a", "-n", 5, "-w", 2, "--report_gbits")
     assert status == 0, err
     assert "BW Gbit/s" in out
     assert len(out.splitlines()) == 1 + 23  # 2 B to 8 MiB

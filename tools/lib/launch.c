@@ -86,12 +86,12 @@ void launch_provider(const struct launch *l, char *out, unsigned out_bytes)
 
 /* --- NICs --- */
 
-static bool is_sim(const struct launch *l)
+static bool provider_is(const struct launch *l, const char *name)
 {
-	char provider[64];
+	char provider[32];
 
 	launch_provider(l, provider, sizeof(provider));
-	return strcmp(provider, "sim") == 0;
+	return strcmp(provider, name) == 0;
 }
 
 /* One item of a list. A tcp address without a port gets any free one: the library would take the
@@ -104,7 +104,7 @@ static size_t add_nic(struct launch *l, size_t len, const char *item, size_t ite
 	bool port = bracket ? item[item_len - 1] != ']' : colon != NULL && !more;
 	int n;
 
-	if (is_sim(l) || port)
+	if (!provider_is(l, "tcp") || port)
 		n = snprintf(l->nic_list + len, sizeof(l->nic_list) - len, "%s%.*s",
 		             len != 0 ? "," : "", (int)item_len, item);
 	else
@@ -159,7 +159,7 @@ static void plan_nics(struct launch *l)
 	for (uint64_t i = 0; i < (count != 0 ? count : 1); i++) {
 		char nic[32] = "any";
 
-		if (!is_sim(l))
+		if (provider_is(l, "tcp"))
 			(void)snprintf(nic, sizeof(nic), "127.0.0.%u:0", (unsigned)i + 1);
 		len += (size_t)snprintf(l->nic_list + len, sizeof(l->nic_list) - len, "%s%s",
 		                        i != 0 ? "," : "", nic);
@@ -245,7 +245,7 @@ static void start_local(struct launch *l)
 	if (socketpair(AF_UNIX, SOCK_STREAM, 0, fd) != 0)
 		die("socketpair: %s", strerror(errno));
 	l->client = true;
-	l->shares_process = is_sim(l);
+	l->shares_process = provider_is(l, "sim");
 	(void)snprintf(l->target, sizeof(l->target), l->shares_process ? "thread" : "process");
 	channel_init(&l->channel, fd[0], "the target");
 	if (l->shares_process)
@@ -293,7 +293,7 @@ bool launch_connect(struct launch *l)
 	struct ranks ranks;
 
 	plan_nics(l);
-	if (!l->local && is_sim(l))
+	if (!l->local && provider_is(l, "sim"))
 		die("provider sim works inside one machine's process only: use --local");
 	if (l->local)
 		start_local(l);

@@ -63,7 +63,7 @@ static void add_validation(cJSON *object, const struct run_result *r)
 	v = child(object, "validation");
 	number(v, "iterations", (double)r->check_iters);
 	boolean(v, "separate_pass", true);
-	boolean(v, "poisoned_before", true);
+	boolean(v, "poisoned_before", r->spec.op != OP_SEND);
 	boolean(v, "guards_and_surplus_immediates_checked", r->spec.op != OP_SEND);
 }
 

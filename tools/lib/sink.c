@@ -62,6 +62,7 @@ static void check_message(struct sink *k, const uint8_t *at, uint64_t len)
 static void on_message(void *context, const struct wimm_received *r)
 {
 	struct sink *k = context;
+	uint64_t want = atomic_load(&k->want); /* first: it was set behind what this pass checks */
 	uint64_t got;
 
 	if (r->status != WIMM_OK) {
@@ -74,7 +75,7 @@ static void on_message(void *context, const struct wimm_received *r)
 		memset(r->addr, poison_of(k->round), k->pool_bytes);
 	}
 	got = atomic_fetch_add(&k->got, 1) + 1;
-	if (got == atomic_load(&k->want)) {
+	if (got == want || got == atomic_load(&k->want)) {
 		atomic_store(&k->fired, 1);
 		side_wake(k->side);
 	}
@@ -159,9 +160,6 @@ void sink_arm(struct sink *k, uint32_t imm, uint64_t iters, uint64_t round, bool
 {
 	struct side *s = k->side;
 
-	atomic_store(&k->fired, 0);
-	atomic_store(&k->got, 0);
-	atomic_store(&k->want, UINT64_MAX);
 	k->round = round;
 	k->compare = compare;
 	k->bad = 0;
@@ -169,11 +167,13 @@ void sink_arm(struct sink *k, uint32_t imm, uint64_t iters, uint64_t round, bool
 		k->seen_count = iters * s->spec->batch;
 		free(k->seen);
 		k->seen = must_alloc(k->seen_count / 8 + 1, 1);
-		memset(k->pool, poison_of(round), k->pool_count * k->pool_bytes);
 	} else if (compare) {
 		memset(s->dst - SIDE_GUARD_BYTES, poison_of(round),
 		       s->blocks * s->spec->block_bytes + 2 * (size_t)SIDE_GUARD_BYTES);
 	}
+	atomic_store(&k->fired, 0);
+	atomic_store(&k->got, 0);
+	atomic_store(&k->want, UINT64_MAX);
 	if (iters != UINT64_MAX)
 		sink_expect(k, imm, iters);
 }
