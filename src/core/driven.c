@@ -40,6 +40,10 @@ wimm_status wimm_progress_wait(struct wimm_engine *engine, uint64_t timeout_us)
 
 	if (st != WIMM_OK)
 		return st;
+	if (timeout_us == 0) {
+		worker_arm(&engine->worker, mpsc_empty_hint(&engine->deliveries));
+		return WIMM_OK;
+	}
 	if (timeout_us < UINT64_MAX / CLOCK_NS_PER_US)
 		deadline = clock_deadline_ns(engine_now_ns(engine), timeout_us * CLOCK_NS_PER_US);
 	if (mpsc_empty_hint(&engine->deliveries))

@@ -342,6 +342,15 @@ static bool arm(struct worker *w)
 	return false;
 }
 
+void worker_arm(struct worker *w, bool may_sleep)
+{
+	/* What an earlier call has left armed or signalled is over: the turns since saw it. */
+	wake_cancel(&w->wake);
+	wake_drain(&w->wake);
+	if (!may_sleep || !arm(w))
+		wake_signal_always(&w->wake);
+}
+
 void worker_wait(struct worker *w, uint64_t deadline_ns)
 {
 	uint64_t next = worker_next_ns(w);

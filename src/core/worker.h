@@ -147,6 +147,9 @@ uint64_t worker_next_ns(const struct worker *w);
 /* Nothing is left to do but what comes from the NICs or at worker_next_ns(). */
 bool worker_may_sleep(const struct worker *w);
 void worker_wait(struct worker *w, uint64_t deadline_ns);
+/* For a caller that sleeps on epoll_fd itself: make it readable when there is something to do.
+ * may_sleep: nothing else is due. */
+void worker_arm(struct worker *w, bool may_sleep);
 void worker_push(struct worker *w, struct request *r);
 /* Run fn on the worker and wait for it; at once on the worker itself or when caller-driven. */
 void worker_call(struct worker *w, void (*fn)(struct worker *w, void *arg), void *arg);
