@@ -289,9 +289,13 @@ wimm_status wimm_barrier_close(struct wimm_barrier *b)
 	st = engine_check(b->engine);
 	if (st != WIMM_OK)
 		return st;
-	if (atomic_load_explicit(&b->busy, memory_order_acquire) != 0)
+	if (atomic_load_explicit(&b->busy, memory_order_acquire) != 0) {
+		/* Either part may be the one that the round still waits for. */
 		status_ignore(wimm_cancel(b->engine,
 		                          atomic_load_explicit(&b->expect, memory_order_relaxed)));
+		status_ignore(wimm_cancel(b->engine,
+		                          atomic_load_explicit(&b->writes, memory_order_relaxed)));
+	}
 	barrier_unref(b);
 	return WIMM_OK;
 }
