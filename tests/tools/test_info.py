@@ -2,6 +2,8 @@
 """`wimm`, `wimm info`: what a person and a program read about this machine."""
 
 import re
+import subprocess
+import sys
 
 from conftest import ROOT, run, run_json
 
@@ -69,3 +71,9 @@ def test_wimm_without_or_with_a_wrong_command_says_what_there_is():
     assert status == 0 and re.fullmatch(r"wimm \d+\.\d+\.\d+\n", out)
     status, _, err = run("info", "more")
     assert status == 2 and '"more" is too much' in err
+
+
+def test_settings_page_is_what_the_library_says():
+    done = subprocess.run([sys.executable, str(ROOT / "scripts" / "gen_settings.py"), "--check"],
+                          check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
