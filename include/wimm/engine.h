@@ -100,15 +100,19 @@ struct wimm_engine_opts {
 	uint32_t peer_timeout_ms;   /* 0: setting WIMM_PEER_TIMEOUT_MS. Silence that means death */
 	wimm_peer_event_fn on_peer_event; /* NULL: nobody listens */
 	void *context;
-	uint64_t reserved[8];       /* zero */
+	const void *job_key;        /* NULL: the file of setting WIMM_JOB_KEY_FILE, else none. Who
+				     * does not have the same key gets no session. Copied */
+	uint64_t job_key_bytes;     /* 16..4096 */
+	uint64_t reserved[6];       /* zero */
 };
 #define WIMM_ENGINE_OPTS_INIT { .size = sizeof(struct wimm_engine_opts) }
 
 /** Open an engine: bind its NICs, start its threads.
  *  opts  NULL = defaults.
- *  Returns: OK; E_INVAL (unknown flag, non-zero reserved), E_PARSE (nics), E_NOT_FOUND (provider or
- *  NIC), E_ADDR_IN_USE, E_NOMEM, E_SYSTEM. *out is set only on OK. What went wrong in words:
- *  wimm_last_error_text() on the same thread.
+ *  Returns: OK; E_INVAL (unknown flag, non-zero reserved), E_PARSE (nics), E_NOT_FOUND (provider,
+ *  NIC or key file), E_UNSUPPORTED (a job key in a build without libsodium), E_ADDR_IN_USE,
+ *  E_NOMEM, E_SYSTEM. *out is set only on OK. What went wrong in words: wimm_last_error_text() on
+ *  the same thread.
  *  Thread: any.  Blocks: yes (binds, starts threads).  Owns: nothing of the caller's. */
 WIMM_API WIMM_MUST_CHECK wimm_status wimm_engine_open(const struct wimm_engine_opts *opts,
 						      struct wimm_engine **out);

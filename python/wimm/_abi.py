@@ -244,7 +244,9 @@ class wimm_engine_opts(Structure):
         ("peer_timeout_ms", c_uint32),
         ("on_peer_event", wimm_peer_event_fn),
         ("context", c_void_p),
-        ("reserved", c_uint64 * 8),
+        ("job_key", c_void_p),
+        ("job_key_bytes", c_uint64),
+        ("reserved", c_uint64 * 6),
     ]
 
 

@@ -88,6 +88,9 @@
 	  " interface), or auto (datagrams, and tcp where they do not get through)")               \
 	X(VERBS_LIBRARY, "verbs_library", CONFIG_TEXT_BYTES, "libibverbs.so.1",                    \
 	  "verbs: the library that is loaded when a verbs NIC is first asked for")                 \
+	X(JOB_KEY_FILE, "job_key_file", CONFIG_TEXT_BYTES, "",                                     \
+	  "file of 16 to 4096 bytes that all engines of a job share; who does not have it gets no" \
+	  " session; empty = no key")                                                              \
 	X(NICS, "nics", CONFIG_TEXT_BYTES, "",                                                     \
 	  "NICs of an engine that names none, with commas between; for tcp local addresses;"       \
 	  " empty = all that are found")

@@ -189,6 +189,7 @@ wimm_status wimm_engine_close(struct wimm_engine **handle)
 	remotes_fini(&engine->regions);
 	region_table_fini(&engine->regions);
 	mutex_fini(&engine->lock);
+	auth_wipe(&engine->job_key, sizeof(engine->job_key));
 	mem_free(engine);
 	*handle = NULL;
 	return WIMM_OK;

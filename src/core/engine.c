@@ -249,7 +249,9 @@ static wimm_status open_parts(struct wimm_engine *engine)
 	(void)snprintf(engine->self.provider, sizeof(engine->self.provider), "%s",
 	               engine->worker.prov->name);
 	read_settings(engine);
-	st = make_identity(engine);
+	st = auth_key_load(&engine->opts, &engine->job_key);
+	if (st == WIMM_OK)
+		st = make_identity(engine);
 	if (st == WIMM_OK)
 		st = region_table_init(&engine->regions, (uint32_t)config_get_u64(CFG_MAX_REGIONS));
 	if (st != WIMM_OK)
@@ -313,10 +315,13 @@ wimm_status engine_open_in(const struct wimm_engine_opts *opts, const struct eng
 	st = open_parts(engine);
 	if (st != WIMM_OK) {
 		mutex_fini(&engine->lock);
+		auth_wipe(&engine->job_key, sizeof(engine->job_key));
 		mem_free(engine);
 		return st;
 	}
 	engine->opts.nics = NULL; /* the caller's strings end with the call */
+	engine->opts.job_key = NULL;
+	engine->opts.job_key_bytes = 0;
 	engine->opts.provider = engine->worker.prov->name;
 	*out = engine;
 	return WIMM_OK;

@@ -4,6 +4,7 @@
 
 /* The engine: what a handle of the public API points to. */
 
+#include "core/auth.h"
 #include "core/region.h"
 #include "core/watch.h"
 #include "core/worker.h"
@@ -25,6 +26,7 @@ struct wimm_engine {
 	struct wire_addr self;
 	struct wimm_net_addr main_address;
 	_Atomic uint32_t closing; /* set once, by close */
+	struct auth_key job_key;
 	struct worker worker;
 
 	/* Callback thread. */

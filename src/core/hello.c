@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/log.h"
 #include "plat/clock.h"
 
 #include <inttypes.h>
@@ -49,6 +50,7 @@ static bool dial(struct worker *w, struct peer *p)
 		fill_hello(w, &m, WIRE_HELLO, p->nonce);
 		if (p->instance_known)
 			memcpy(m.u.hello.target, p->addr.instance, WIMM_INSTANCE_BYTES);
+		auth_begin(w, p, &m);
 		session_say(w, p, &m);
 		return true;
 	}
@@ -102,6 +104,25 @@ static void refuse(struct worker *w, struct ctl *c, const struct wire_msg *hello
 	session_ctl_drop(w, c, true);
 }
 
+/* To somebody who has not proved the job key: not even who we are. */
+static void refuse_stranger(struct worker *w, struct ctl *c, const struct wire_msg *hello)
+{
+	struct wire_msg m;
+	uint32_t len;
+
+	memset(&m, 0, sizeof(m));
+	m.type = WIRE_HELLO_ACK;
+	m.u.hello.status = WIMM_E_PEER_REFUSED;
+	m.u.hello.nonce = hello->u.hello.nonce;
+	m.u.hello.heartbeat_ms = 1;
+	m.u.hello.peer_timeout_ms = 1;
+	m.u.hello.self = hello->u.hello.self; /* its own */
+	len = wire_encode(&m, w->scratch, w->scratch_bytes);
+	if (len != 0)
+		(void)w->prov->ctl_send(c->prov, w->scratch, len);
+	session_ctl_drop(w, c, true);
+}
+
 static void accept_paths(struct worker *w, struct peer *p)
 {
 	struct wire_msg m;
@@ -111,8 +132,11 @@ static void accept_paths(struct worker *w, struct peer *p)
 	fill_hello(w, &m, WIRE_HELLO_ACK, p->nonce);
 	m.u.hello.status = WIMM_OK;
 	m.u.hello.path_count = p->path_count;
-	for (uint32_t k = 0; k < p->path_count; k++)
+	auth_begin(w, p, &m);
+	for (uint32_t k = 0; k < p->path_count; k++) {
 		any = path_prepare(w, p, k, &m.u.hello.offer[k]) || any;
+		auth_mask_offer(w, p, true, k, &m.u.hello.offer[k]);
+	}
 	if (!any) {
 		peer_down(w, p, WIMM_E_NOMEM, 0, "no path could be prepared for it");
 		return;
@@ -166,6 +190,11 @@ static struct peer *hello_peer(struct worker *w, struct ctl *c, const struct wir
 	bool self = memcmp(from->instance, own, WIMM_INSTANCE_BYTES) == 0;
 	struct peer *p = self ? NULL : peer_by_instance(w, from->instance);
 
+	if (!auth_hello_ok(w, m)) {
+		LOG_WARN("NIC %" PRIu32 ": a hello without our job key was refused", c->nic);
+		refuse_stranger(w, c, m);
+		return NULL;
+	}
 	if (strcmp(from->provider, w->prov->name) != 0 || w->closing) {
 		refuse(w, c, m, w->closing ? WIMM_E_CLOSED : WIMM_E_PEER_REFUSED);
 		return NULL;
@@ -198,6 +227,7 @@ void hello_arrived(struct worker *w, struct ctl *c, const struct wire_msg *m)
 		return;
 	adopt_ctl(w, p, c);
 	learn_hello(w, p, m);
+	auth_heard_hello(w, p, m);
 	p->nonce = m->u.hello.nonce;
 	p->awaiting_hello = false;
 	p->last_rx_ns = w->now_ns;
@@ -281,6 +311,11 @@ static void ack_refused(struct worker *w, struct peer *p, const struct wire_msg 
 		          session_instance_text(p->addr.instance, want),
 		          session_instance_text(m->u.hello.self.instance, have));
 		return;
+	case WIMM_E_PEER_REFUSED:
+		peer_down(w, p, why, 0,
+		          "it refused the session: it uses another provider or another job key "
+		          "(setting job_key_file)");
+		return;
 	default:
 		peer_down(w, p, why, 0, "it refused the session: %s", wimm_status_text(why));
 	}
@@ -299,6 +334,13 @@ static const char *ack_wrong(const struct peer *p, const struct wire_msg *m)
 	return NULL;
 }
 
+static void connect_path(struct worker *w, struct peer *p, uint32_t k, struct prov_offer offer,
+                         bool of_acceptor)
+{
+	auth_mask_offer(w, p, of_acceptor, k, &offer);
+	w->prov->path_connect(p->path[k].prov, &offer);
+}
+
 void hello_acked(struct worker *w, struct peer *p, const struct wire_msg *m)
 {
 	struct wire_msg paths = { .type = WIRE_PATHS };
@@ -312,6 +354,11 @@ void hello_acked(struct worker *w, struct peer *p, const struct wire_msg *m)
 		ack_refused(w, p, m);
 		return;
 	}
+	if (!auth_ack_ok(w, p, m)) {
+		peer_down(w, p, WIMM_E_PEER_REFUSED, 0,
+		          "it does not prove that it has our job key (setting job_key_file)");
+		return;
+	}
 	learn_hello(w, p, m);
 	p->path_count = path_count_of(w, p);
 	if (m->u.hello.path_count != p->path_count) {
@@ -323,14 +370,17 @@ void hello_acked(struct worker *w, struct peer *p, const struct wire_msg *m)
 	p->agreed = true;
 	paths.u.paths.nonce = p->nonce;
 	paths.u.paths.path_count = p->path_count;
-	for (uint32_t k = 0; k < p->path_count; k++)
+	paths.u.paths.has_mac = w->engine->job_key.set;
+	for (uint32_t k = 0; k < p->path_count; k++) {
 		if (m->u.hello.offer[k].len_bytes == 0 ||
 		    !path_prepare(w, p, k, &paths.u.paths.offer[k]))
 			paths.u.paths.offer[k].len_bytes = 0;
+		auth_mask_offer(w, p, false, k, &paths.u.paths.offer[k]);
+	}
 	session_say(w, p, &paths);
 	for (uint32_t k = 0; k < p->path_count && p->state == PEER_CONNECTING; k++)
 		if (p->path[k].state == PATH_OPENING)
-			w->prov->path_connect(p->path[k].prov, &m->u.hello.offer[k]);
+			connect_path(w, p, k, m->u.hello.offer[k], true);
 }
 
 void hello_paths(struct worker *w, struct peer *p, const struct wire_msg *m)
@@ -344,6 +394,11 @@ void hello_paths(struct worker *w, struct peer *p, const struct wire_msg *m)
 		peer_down(w, p, WIMM_E_PROTOCOL, 0, "the ends of its paths a second time");
 		return;
 	}
+	if (!auth_paths_ok(w, p, m)) {
+		peer_down(w, p, WIMM_E_PEER_REFUSED, 0,
+		          "it said hello for somebody else: the proof of this session is wrong");
+		return;
+	}
 	p->agreed = true;
 	for (uint32_t k = 0; k < p->path_count; k++) {
 		struct path *path = &p->path[k];
@@ -351,7 +406,7 @@ void hello_paths(struct worker *w, struct peer *p, const struct wire_msg *m)
 		if (path->state != PATH_OPENING)
 			continue;
 		if (m->u.paths.offer[k].len_bytes != 0) {
-			w->prov->path_connect(path->prov, &m->u.paths.offer[k]);
+			connect_path(w, p, k, m->u.paths.offer[k], false);
 			continue;
 		}
 		path->state = PATH_CLOSING;

@@ -92,6 +92,10 @@ struct peer {
 	struct ctl *ctl;
 	uint32_t dial_nic;   /* remote NIC last tried for the ctl */
 	bool awaiting_hello; /* the other side won the simultaneous open */
+	struct {
+		uint8_t hello[32];   /* of the hello of this session */
+		uint8_t session[32]; /* its key */
+	} auth;              /* with a job key: auth.c */
 	bool agreed;         /* both ends of the paths are known: other messages may come */
 	uint64_t connect_deadline_ns;
 	struct list outbox; /* messages the ctl had no room for */

@@ -57,6 +57,7 @@ wimm_status session_send(struct worker *w, struct peer *p, const struct wire_msg
 		return p->ending_step != 0 ? WIMM_OK : WIMM_E_PEER_LOST;
 	len = wire_encode(m, w->scratch, w->scratch_bytes);
 	ASSERT(len != 0);
+	auth_seal(w, p, m->type, w->scratch, len);
 	p->last_tx_ns = w->now_ns;
 	if (list_empty(&p->outbox))
 		st = w->prov->ctl_send(p->ctl->prov, w->scratch, len);

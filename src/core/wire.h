@@ -13,7 +13,10 @@
 #include <wimm/region.h>
 
 #define WIRE_MAJOR 1
-#define WIRE_MINOR 1      /* of messages, said in the hello */
+#define WIRE_MINOR 2      /* of messages, said in the hello */
+#define WIRE_MINOR_AUTH 2 /* has the fields of a job key */
+#define WIRE_AUTH_BYTES 32
+#define WIRE_AUTH_BLAKE2B 1
 #define WIRE_ADDR_MINOR 0 /* of addresses and descriptors */
 #define WIRE_MINOR_FENCE 1 /* knows FENCE and FENCE_ACK */
 
@@ -73,6 +76,8 @@ enum wire_type {
 
 struct wire_msg {
 	enum wire_type type;
+	const uint8_t *raw; /* decoded: the whole message */
+	uint32_t mac_at;    /* decoded, if it has one: where in raw the MAC stands */
 	union {
 		struct {                      /* HELLO and HELLO_ACK */
 			uint8_t major, minor; /* as received; wire_encode() writes its own */
@@ -89,11 +94,16 @@ struct wire_msg {
 			uint32_t path_count;   /* ACK that says OK: 1..WIRE_MAX_PATHS; else 0.. */
 			struct wire_addr self; /* instance never zero */
 			struct prov_offer offer[WIRE_MAX_PATHS]; /* ACK */
+			uint8_t auth; /* 0, or WIRE_AUTH_BLAKE2B and then: */
+			uint8_t auth_nonce[WIRE_AUTH_BYTES];
+			uint8_t mac[WIRE_AUTH_BYTES]; /* of all before it */
 		} hello;
 		struct {
 			uint64_t nonce;
 			uint32_t path_count;
 			struct prov_offer offer[WIRE_MAX_PATHS];
+			bool has_mac;
+			uint8_t mac[WIRE_AUTH_BYTES];
 		} paths;
 		struct {             /* HEARTBEAT (counted), CONFIRM, RETIRE_ACK, FENCE_ACK
 			      * (posted), FENCE (id alone) */

@@ -342,7 +342,7 @@ static void open_with_bad_options_is_refused(void **state)
 	o.flags = 1;
 	assert_int_equal(wimm_engine_open(&o, &e), WIMM_E_INVAL);
 	o = node_opts();
-	o.reserved[7] = 1;
+	o.reserved[5] = 1;
 	assert_int_equal(wimm_engine_open(&o, &e), WIMM_E_INVAL);
 	o = node_opts();
 	o.size = 1;

@@ -141,11 +141,8 @@ void raw_hello(const struct raw *r, struct wire_msg *out)
 	out->u.hello.self = r->self;
 }
 
-void raw_greet(struct raw *r, const struct wimm_net_addr *to)
+void raw_identity(struct raw *r)
 {
-	struct wire_msg hello;
-	struct wire_addr them;
-
 	memset(r, 0, sizeof(*r));
 	for (uint32_t i = 0; i < WIMM_MAX_NICS; i++)
 		r->path[i] = -1;
@@ -153,6 +150,15 @@ void raw_greet(struct raw *r, const struct wimm_net_addr *to)
 	assert_ok(wire_addr_parse("tcp:127.0.0.1:1", &r->self));
 	assert_ok(rand_bytes(r->self.instance, sizeof(r->self.instance)));
 	r->nonce = 1;
+	r->ctl = -1;
+}
+
+void raw_greet(struct raw *r, const struct wimm_net_addr *to)
+{
+	struct wire_msg hello;
+	struct wire_addr them;
+
+	raw_identity(r);
 	r->ctl = raw_open(to, 0, NULL);
 	assert_true(r->ctl >= 0);
 	raw_hello(r, &hello);
@@ -204,4 +210,48 @@ void raw_end(struct raw *r)
 	raw_close(r->ctl);
 	for (uint32_t k = 0; k < WIMM_MAX_NICS; k++)
 		raw_close(r->path[k]);
+}
+
+void raw_listen(struct raw_listener *l, const struct wimm_net_addr *owner,
+                struct wimm_net_addr *out)
+{
+	struct wire_addr addr;
+	union tcp_sockaddr sa;
+	socklen_t len = sizeof(sa);
+
+	assert_ok(wire_addr_decode(owner, &addr));
+	assert_ok(tcp_addr_decode(&addr.nic[0], &sa));
+	sa.v4.sin_port = 0;
+	l->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	assert_true(l->fd >= 0);
+	assert_ok(bind(l->fd, &sa.any, sizeof(sa.v4)));
+	assert_ok(listen(l->fd, 4));
+	assert_ok(getsockname(l->fd, &sa.any, &len));
+	addr.nic_count = 1;
+	tcp_addr_encode(&sa, &addr.nic[0]);
+	assert_ok(wire_addr_encode(&addr, out));
+}
+
+uint32_t raw_overhear(struct raw_listener *l, uint8_t *bytes, uint32_t room)
+{
+	uint8_t preface[TCP_PREFACE_BYTES], answer[TCP_ANSWER_BYTES];
+	uint32_t le = 0;
+	int fd;
+
+	wait_readable(l->fd);
+	fd = accept4(l->fd, NULL, NULL, SOCK_CLOEXEC);
+	assert_true(fd >= 0);
+	assert_true(raw_read(fd, preface, sizeof(preface)));
+	tcp_answer_encode(TCP_WELCOME, answer);
+	assert_true(raw_send(fd, answer, sizeof(answer)));
+	assert_true(raw_read(fd, &le, sizeof(le)));
+	assert_true(le32toh(le) <= room);
+	assert_true(raw_read(fd, bytes, le32toh(le)));
+	raw_close(fd);
+	return le32toh(le);
+}
+
+void raw_listen_end(struct raw_listener *l)
+{
+	raw_close(l->fd);
 }

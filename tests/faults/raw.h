@@ -42,10 +42,22 @@ void raw_hello(const struct raw *r, struct wire_msg *out);
 /* Frames of paths: DATA with one descriptor and its payload. */
 bool raw_data(int path, const struct tcp_desc *desc, const void *payload, uint64_t announced);
 
+/* A new identity, nothing connected. */
+void raw_identity(struct raw *r);
 /* A new identity with a hello said and answered. */
 void raw_greet(struct raw *r, const struct wimm_net_addr *to);
 /* The whole session, as the initiator, with all paths. */
 void raw_session(struct raw *r, const struct wimm_net_addr *to);
 void raw_end(struct raw *r);
+
+/* A place where an engine's hello is overheard: an address with `owner`'s instance and our port. */
+struct raw_listener {
+	int fd;
+};
+void raw_listen(struct raw_listener *l, const struct wimm_net_addr *owner,
+                struct wimm_net_addr *out);
+/* Take one ctl and its first message; returns the message's length. */
+uint32_t raw_overhear(struct raw_listener *l, uint8_t *bytes, uint32_t room);
+void raw_listen_end(struct raw_listener *l);
 
 #endif

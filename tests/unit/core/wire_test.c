@@ -90,9 +90,12 @@ static void wire_decoded_fields_are_those_sent(void **state)
 	len = encode_sample(WIRE_HELLO_ACK, 3, bytes);
 	wire_sample_msg(WIRE_HELLO_ACK, 3, &sent);
 	assert_ok(wire_decode(bytes, len, &m));
+	assert_ptr_equal(m.raw, bytes);
+	sent.raw = bytes;
 	assert_memory_equal(&m, &sent, sizeof(m));
 	len = encode_sample(WIRE_HEARTBEAT, 3, bytes);
 	wire_sample_msg(WIRE_HEARTBEAT, 3, &sent);
+	sent.raw = bytes;
 	assert_ok(wire_decode(bytes, len, &m));
 	assert_memory_equal(&m, &sent, sizeof(m));
 	len = encode_sample(WIRE_GOODBYE, 2, bytes);
@@ -234,6 +237,35 @@ static void case_76_higher_major_is_refused_by_number(void **state)
 	}
 }
 
+static void wire_proof_of_a_job_key_is_all_or_nothing(void **state)
+{
+	/* Goal: a proof is read where it stands; cut short it is malformed, cut off it is none. */
+	struct wire_msg m, sent;
+	uint8_t bytes[MAX];
+	uint32_t len, without;
+
+	(void)state;
+	without = encode_sample(WIRE_HELLO, 3, bytes);
+	wire_sample_msg(WIRE_HELLO, 3, &sent);
+	sent.u.hello.auth = WIRE_AUTH_BLAKE2B;
+	memset(sent.u.hello.auth_nonce, 7, WIRE_AUTH_BYTES);
+	memset(sent.u.hello.mac, 70, WIRE_AUTH_BYTES);
+	len = wire_encode(&sent, bytes, sizeof(bytes));
+	assert_int_equal(len, without + 1 + 2 * WIRE_AUTH_BYTES);
+	assert_ok(wire_decode(bytes, len, &m));
+	assert_int_equal(m.mac_at, len - WIRE_AUTH_BYTES);
+	sent.raw = bytes;
+	sent.mac_at = m.mac_at;
+	assert_memory_equal(&m, &sent, sizeof(m));
+	for (uint32_t cut = without + 1; cut < len; cut++) {
+		set_len(bytes, cut);
+		assert_int_equal(wire_decode(bytes, cut, &m), WIMM_E_PARSE);
+	}
+	set_len(bytes, without);
+	assert_ok(wire_decode(bytes, without, &m));
+	assert_int_equal(m.u.hello.auth, 0);
+}
+
 static void case_76_fields_added_at_the_end_are_skipped(void **state)
 {
 	/* Goal: a later minor version's longer messages are read as this version's. */
@@ -338,6 +370,7 @@ int main(void)
 		cmocka_unit_test(wire_field_that_may_not_be_sent_is_not_encoded),
 		cmocka_unit_test(wire_field_out_of_range_is_refused),
 		cmocka_unit_test(case_76_higher_major_is_refused_by_number),
+		cmocka_unit_test(wire_proof_of_a_job_key_is_all_or_nothing),
 		cmocka_unit_test(case_76_fields_added_at_the_end_are_skipped),
 		cmocka_unit_test(case_105_every_truncation_is_a_parse_error),
 		cmocka_unit_test(case_105_every_bit_flip_is_refused_or_consistent),
