@@ -3,6 +3,8 @@
 /* seeds FOLDER: writes FOLDER/<target>/<name> for every target, made by the encoders, so that the
  * fuzzers start from what is valid today. */
 
+#include "kv/blob.h"
+#include "kv/mem.h"
 #include "lib/wire_samples.h"
 #include "prov/tcp/frame.h"
 
@@ -126,6 +128,49 @@ static bool save_frames(void)
 	return saved && save("tcp_frame", 5, out, TCP_HDR_BYTES + 9);
 }
 
+/* Requests of some shapes, and messages. */
+static bool save_kv(void)
+{
+	static const uint32_t pages[] = { 3, 1, 2 };
+	struct kv_message m = { KV_BLOB_FAILED, 7, WIMM_E_PATH_LOST, "a page was lost" };
+	struct kv_request q = { .r = WIMM_KV_REQUEST_INIT };
+	struct wimm_kv_layout *l = &q.r.decode;
+	uint8_t bytes[KV_MESSAGE_MAX_BYTES];
+
+	for (uint32_t i = 0; i < 4; i++) {
+		uint64_t len = 0;
+		uint8_t *data;
+		bool saved;
+
+		*l = (struct wimm_kv_layout)WIMM_KV_LAYOUT_INIT;
+		l->kind = i == 3 ? WIMM_KV_MLA : WIMM_KV_GQA;
+		l->layers = l->head_dim = l->elem_bytes = l->pages = 4;
+		l->kv_heads = i == 3 ? 1 : 4;
+		l->page_tokens = 16;
+		l->tp = 1 + i % 2;
+		if (wimm_kv_layout_pack(l, NULL) != WIMM_OK)
+			return false;
+		q.r.prefill = *l;
+		q.r.id = i;
+		q.r.first_token = i == 2 ? 48 : 0;
+		q.r.tokens = 48;
+		q.r.page_count = i == 2 ? 0 : 3;
+		q.r.tail = i % 2;
+		q.r.note = "note";
+		q.r.note_bytes = i;
+		q.region.len_bytes = i;
+		data = kv_blob_request(&q, pages, &len);
+		saved = data != NULL && save("kv_blob", i, data, len);
+		kv_free(data);
+		if (!saved)
+			return false;
+	}
+	if (!save("kv_blob", 10, bytes, kv_blob_message(&m, bytes)))
+		return false;
+	m.kind = KV_BLOB_CANCEL;
+	return save("kv_blob", 11, bytes, kv_blob_message(&m, bytes));
+}
+
 int main(int argc, char **argv)
 {
 	if (argc != 2) {
@@ -133,7 +178,7 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	folder = argv[1];
-	if (!save_texts() || !save_blobs() || !save_messages() || !save_frames()) {
+	if (!save_texts() || !save_blobs() || !save_messages() || !save_frames() || !save_kv()) {
 		perror(folder);
 		return 1;
 	}
