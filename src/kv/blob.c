@@ -301,9 +301,10 @@ wimm_status wimm_kv_request_parse(const void *data, uint64_t len_bytes, struct w
 
 uint64_t kv_blob_message(const struct kv_message *m, uint8_t out[KV_MESSAGE_MAX_BYTES])
 {
-	struct writer w = { out, 0 };
+	struct writer w = { NULL, 0 };
 	uint64_t text = strnlen(m->text, sizeof(m->text) - 1);
 
+	w.data = out;
 	put_head(&w, m->kind, HEAD_BYTES + 8 + 4 + 2 + text);
 	put(&w, m->id, 8);
 	put(&w, (uint64_t)(int64_t)m->status, 4);
@@ -342,8 +343,9 @@ wimm_status kv_blob_message_parse(const void *data, uint64_t len_bytes, struct k
 
 void kv_blob_tail(uint8_t *out, uint32_t first_token, uint64_t len_bytes)
 {
-	struct writer w = { out, 0 };
+	struct writer w = { NULL, 0 };
 
+	w.data = out;
 	put(&w, MAGIC, 4);
 	put(&w, first_token, 4);
 	put(&w, len_bytes, 8);

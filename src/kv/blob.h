@@ -32,16 +32,15 @@ struct kv_message {
 };
 
 /* A block of kv_calloc() with the request; NULL: no memory. pages are host order. */
-uint8_t *kv_blob_request(const struct kv_request *request, const uint32_t *pages,
-                         uint64_t *out_bytes);
+uint8_t *kv_blob_request(const struct kv_request *q, const uint32_t *pages, uint64_t *out_bytes);
 /* Returns: OK, E_PARSE, E_VERSION, E_MISMATCH (heads). Pointers lead into data. */
-wimm_status kv_blob_parse(const void *data, uint64_t len_bytes, struct kv_request *out);
-uint32_t kv_blob_page(const struct kv_request *request, uint64_t index);
+wimm_status kv_blob_parse(const void *data, uint64_t len_bytes, struct kv_request *q);
+uint32_t kv_blob_page(const struct kv_request *q, uint64_t index);
 
 #define KV_MESSAGE_MAX_BYTES (12 + 8 + 4 + 2 + KV_TEXT_BYTES)
 /* Returns the length. */
 uint64_t kv_blob_message(const struct kv_message *m, uint8_t out[KV_MESSAGE_MAX_BYTES]);
-wimm_status kv_blob_message_parse(const void *data, uint64_t len_bytes, struct kv_message *out);
+wimm_status kv_blob_message_parse(const void *data, uint64_t len_bytes, struct kv_message *m);
 
 /* The kind of what may be one of these; E_NOT_FOUND: it is something else. */
 wimm_status kv_blob_kind(const void *data, uint64_t len_bytes, enum kv_blob_kind *out);

@@ -157,12 +157,12 @@ void kv_watches_close(struct wimm_kv_cache *cache);
 /* --- sender.c --- */
 struct kv_object *kv_sender_of_follower(struct kv_link *follower);
 /* With the lock. */
-void kv_sender_end(struct kv_object *sender, wimm_status status, const char *text, bool tell);
+void kv_sender_end(struct kv_object *o, wimm_status status, const char *text, bool tell);
 
 /* --- receiver.c --- */
 /* With the lock. */
-void kv_receiver_end(struct kv_object *receiver, wimm_status status, const char *text);
+void kv_receiver_end(struct kv_object *o, wimm_status status, const char *text);
 /* With the lock: the cache was closed; a receiver that has reported needs nothing more. */
-void kv_receiver_abandon(struct kv_object *receiver);
+void kv_receiver_abandon(struct kv_object *o);
 
 #endif
