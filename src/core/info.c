@@ -113,7 +113,10 @@ static void add_providers(struct json *j)
 		json_text(j, "name", known[i].name);
 		json_text(j, "what", known[i].what);
 		json_bool(j, "in_build", ops != NULL);
-		json_text(j, "state", ops != NULL ? "ready" : NOT_IN_BUILD);
+		json_text(j, "state",
+		          ops == NULL  ? NOT_IN_BUILD
+		          : count == 0 ? "no NIC found"
+		                       : "ready");
 		json_open_array(j, "nics");
 		for (uint32_t k = 0; k < count; k++)
 			add_nic(j, ops, nics[k]);
