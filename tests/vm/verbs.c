@@ -253,6 +253,27 @@ static void verbs_hello_over_tcp_opens_a_ctl(void **state)
 	assert_ok(config_set("verbs_hello", "auto"));
 }
 
+static void verbs_last_words_come_before_the_end_of_the_path(void **state)
+{
+	/* Goal: a message sent before path_close() is there before the peer hears of the close:
+	 * a goodbye that came too late would be no goodbye. */
+	uint8_t data[64];
+	struct pair p;
+
+	(void)state;
+	pair_open(&p);
+	pair_talk(&p);
+	ctl_fill(data, sizeof(data), 0);
+	assert_ok(p.ops->ctl_send(p.a.ctl, data, sizeof(data)));
+	p.ops->path_close(p.a.path);
+	for (int i = 0; i < 200 && !p.b.down; i++)
+		(void)side_poll(&p.b); /* before the sender has its next turn */
+	assert_true(!p.b.down || p.b.ctl_msgs == 1);
+	pair_await(&p, &p.b.down);
+	assert_int_equal(p.b.ctl_msgs, 1);
+	pair_close(&p);
+}
+
 static void verbs_one_event_a_poll_is_enough(void **state)
 {
 	/* Goal: events wait for room in the caller's array and none is lost. */
@@ -287,6 +308,7 @@ int main(void)
 		cmocka_unit_test(verbs_receiver_closes_its_end_and_nothing_lands_after),
 		cmocka_unit_test(verbs_dial_to_nobody_ends_in_time),
 		cmocka_unit_test(verbs_hello_over_tcp_opens_a_ctl),
+		cmocka_unit_test(verbs_last_words_come_before_the_end_of_the_path),
 		cmocka_unit_test(verbs_one_event_a_poll_is_enough),
 	};
 

@@ -118,6 +118,9 @@ wimm_status verbs_op_ctl_send(struct prov_ctl *ctl_, const void *data, uint32_t 
 	tx_copy(ctl, &le, LEN_BYTES);
 	tx_copy(ctl, data, len_bytes);
 	verbs_obj_ready(&ctl->obj);
+	/* At once, so that a goodbye is on its way before what follows it. */
+	if (ctl->state == VERBS_CTL_OPEN)
+		verbs_wire_send(ctl);
 	return WIMM_OK;
 }
 

@@ -493,10 +493,10 @@ undo:
 
 static bool still_sending(const struct verbs_dev *dev)
 {
-	return !dev->dead && !list_empty(&dev->ctls);
+	return !dev->dead && (!list_empty(&dev->ctls) || verbs_notices_due(dev));
 }
 
-/* What ctl_close() promised, for a second at most. */
+/* What ctl_close() promised, and the news of closed paths; for a second at most. */
 static void flush_rest(struct verbs_dev *dev)
 {
 	uint64_t deadline_ns = clock_now_ns() + CLOSE_FLUSH_MS * CLOCK_NS_PER_MS;

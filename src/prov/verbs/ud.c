@@ -17,6 +17,7 @@ enum {
 	GRH_BYTES = 40,
 	SLOT_BYTES = 192, /* a header and a hello, in whole cache lines */
 	NOTICE_TRIES = 6,
+	NOTICE_DELAY_MS = 20,
 };
 
 /* wr_id of this queue pair: the upper half is 0, no object's id. */
@@ -193,7 +194,9 @@ void verbs_ud_notify(struct verbs_dev *dev, struct verbs_way *way, const struct 
 	}
 	n->way = way;
 	n->peer = *peer;
-	notice_send(n);
+	/* Not before the peer has read the messages sent up to now: it might take a path that ends
+	 * for a peer that is lost, with its goodbye on the way. */
+	verbs_obj_timer(&n->obj, NOTICE_DELAY_MS * CLOCK_NS_PER_MS);
 }
 
 void verbs_notice_step(struct verbs_obj *obj)
@@ -206,6 +209,17 @@ void verbs_notice_step(struct verbs_obj *obj)
 		notice_send(n);
 	else
 		verbs_obj_kill(obj);
+}
+
+bool verbs_notices_due(const struct verbs_dev *dev)
+{
+	LIST_FOR_EACH(it, &dev->notices) {
+		struct verbs_obj *obj = LIST_ENTRY(it, struct verbs_obj, all);
+
+		if (LIST_ENTRY(obj, struct verbs_notice, obj)->tries == 0)
+			return true;
+	}
+	return false;
 }
 
 static void noted(struct verbs_dev *dev, uint64_t token)

@@ -19,6 +19,8 @@ void verbs_ud_completed(struct verbs_dev *dev, const struct ibv_wc *wc);
 /* Tell the peer that its end of a path is closed; again and again, a few times. Owns the
  * way. */
 void verbs_ud_notify(struct verbs_dev *dev, struct verbs_way *way, const struct verbs_end *peer);
+/* Whether one has not been sent at all. */
+bool verbs_notices_due(const struct verbs_dev *dev);
 void verbs_notice_step(struct verbs_obj *obj);
 void verbs_notice_free(struct verbs_obj *obj);
 
