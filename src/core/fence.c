@@ -36,6 +36,7 @@ static void fence_closing(struct worker *w, struct op *op)
 {
 	if (!op->fence.closing) {
 		op->fence.closing = true;
+		op->fence.closing_step = w->step;
 		timers_remove(&w->timers, op);
 		op->deadline_ns = op->fence.end_ns;
 		timers_add(&w->timers, op);
@@ -143,6 +144,12 @@ void fence_cancel(struct worker *w, struct op *op, wimm_status status, const cha
 	if (status != WIMM_E_TIMEOUT) {
 		op_fail(op, status, op->fence.id, "%s; the session has ended all the same", text);
 		fence_settle(w, op, WIMM_FENCE_NONE);
+		return;
+	}
+	if (w->step == op->fence.closing_step || !w->polled_out) {
+		/* A late worker closes and is out of time in one turn: the NIC is asked first. */
+		op->deadline_ns = w->now_ns + 1;
+		timers_add(&w->timers, op);
 		return;
 	}
 	if (op->fence.confirmed) { /* its word, though not the provider's */

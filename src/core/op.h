@@ -168,6 +168,7 @@ struct op {
 		bool heard;
 		bool confirmed; /* and all of that is counted */
 		bool closing;   /* the session is over, its paths may not be */
+		uint64_t closing_step; /* of the worker, when that was so */
 		wimm_fence_answer answer;
 	} fence;
 	char text[WIMM_ERROR_TEXT_BYTES];
