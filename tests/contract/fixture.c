@@ -301,6 +301,14 @@ static bool node_end(struct node *n)
 	return ok;
 }
 
+void node_done(struct node *n)
+{
+	for (unsigned i = 0; i < NODES_MAX; i++)
+		if (case_nodes[i] == n)
+			case_nodes[i] = NULL;
+	assert_true(node_end(n));
+}
+
 int case_teardown(void **state)
 {
 	bool ok = true;

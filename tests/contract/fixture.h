@@ -107,6 +107,8 @@ struct node *node_open_with(const struct wimm_engine_opts *opts, uint64_t bytes)
 /* The open itself, in this case's sim world if that is the provider. */
 wimm_status engine_open_here(const struct wimm_engine_opts *opts, struct wimm_engine **out);
 void node_close(struct node *n);
+/* Close it and check it as at the end of the case, so that its place is free again. */
+void node_done(struct node *n);
 /* Drop an engine without a word, as in a forked child. */
 void node_forget(struct node *n);
 /* How many events of a kind the node has seen. */

@@ -205,6 +205,7 @@ static void close_with_work(struct node *b, uint64_t max_delay_ns)
 	assert_int_equal(expects.closed, OPEN_EXPECTS);
 	assert_int_equal(recvs.back, OPEN_RECVS);
 	assert_int_equal(recvs.closed, OPEN_RECVS);
+	node_done(a);
 }
 
 /* Goal: close with everything open settles each thing once, and the peer goes on. */

@@ -311,6 +311,14 @@ static void puppet_free(struct puppet *p)
 	free(p);
 }
 
+void puppet_done(struct puppet *p)
+{
+	for (unsigned i = 0; i < PUPPETS_MAX; i++)
+		if (puppets[i] == p)
+			puppets[i] = NULL;
+	puppet_free(p);
+}
+
 void puppets_sweep(void)
 {
 	for (unsigned i = 0; i < PUPPETS_MAX; i++) {

@@ -76,6 +76,8 @@ void puppet_leave(struct puppet *p);
 void puppet_kill(struct puppet *p);
 void puppet_stop(struct puppet *p); /* SIGSTOP, and wait until it stands */
 void puppet_continue(struct puppet *p);
+/* Nobody looks at it any more: its place is free for another. */
+void puppet_done(struct puppet *p);
 /* After a case: kill what runs, unmap, free. */
 void puppets_sweep(void);
 

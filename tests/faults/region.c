@@ -312,8 +312,8 @@ static void revoke_under_a_stream(unsigned round)
 	assert_wait(stream_is_over, &s);
 	assert_int_equal(s.other, 0);
 	assert_true(all_are(b->mem, 65536, 0x5a));
-	node_close(a);
-	node_close(b);
+	node_done(a);
+	node_done(b);
 }
 
 /* Goal: the same while writes stream in: each is whole or revoked, none is late. */

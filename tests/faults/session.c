@@ -29,7 +29,8 @@ static void write_and_close(uint32_t round)
 		result_wait(last - i);
 	node_close(a);
 	result_ok(all); /* it would fail if the goodbye had come first */
-	node_close(b);
+	node_done(a);
+	node_done(b);
 }
 
 /* Goal: a goodbye comes behind the last immediate, so who closes once all is done owes nothing. */
@@ -102,8 +103,8 @@ static void open_from_both_sides(bool by_text)
 	imm_reaches(b, 1, 1);
 	assert_true(both_up_once(c));
 	assert_int_equal(node_events(a, WIMM_PEER_DOWN) + node_events(b, WIMM_PEER_DOWN), 0);
-	node_close(a);
-	node_close(b);
+	node_done(a);
+	node_done(b);
 }
 
 /* Goal: two that dial each other at once have one session. */

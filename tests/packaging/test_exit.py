@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that use the library end as they should, with vendors' libraries installed (case 212)."""
+"""Processes that use the library end well, with vendors' libraries installed (case 212)."""
 
 import os
 import pathlib
