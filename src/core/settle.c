@@ -81,7 +81,7 @@ static void op_release(struct op *op)
 	mem_free(op->expect.e.owes);
 	mem_free(op->expect.owes_ids);
 	idpool_put(&w->op_pool, op->index);
-	/* [C] with [D] in submit_block(): the slot is free before its waiter looks again. */
+	/* [C] with [D] in submit_enter(): the slot is free before its waiter looks again. */
 	if (atomic_load_explicit(&w->room_waiters, memory_order_seq_cst) != 0)
 		wake_signal_always(&w->room);
 }

@@ -142,20 +142,46 @@ static wimm_status check_flags(const struct wimm_engine *engine, uint32_t flags,
 	return WIMM_OK;
 }
 
-static void leg_init(struct leg *leg, struct op *op, const struct wimm_remote_mr *dst)
+/* What handles stood for when they were checked. Kept from before the call waits for room:
+ * meanwhile another thread may end a region and its place hold the next one, of which nothing was
+ * checked. The worker finds that out by the generation. */
+struct seen {
+	uint32_t src_generation, dst_generation;
+	uint64_t src_bytes, dst_bytes;
+	wimm_peer peer;
+};
+
+/* Relaxed: visible with the state that was checked. */
+static uint32_t seen_source(const struct wimm_mr *src)
+{
+	return atomic_load_explicit(&src->generation, memory_order_relaxed);
+}
+
+static uint32_t seen_dest(const struct wimm_remote_mr *dst)
+{
+	return atomic_load_explicit(&dst->generation, memory_order_relaxed);
+}
+
+static struct seen see(const struct wimm_mr *src, const struct wimm_remote_mr *dst)
+{
+	return (struct seen){ seen_source(src), seen_dest(dst), src->len_bytes, dst->len_bytes,
+		              dst->peer_id };
+}
+
+static void leg_init(struct leg *leg, struct op *op, const struct wimm_remote_mr *dst,
+                     uint32_t generation)
 {
 	memset(leg, 0, sizeof(*leg));
 	leg->op = op;
 	leg->dst = (struct wimm_remote_mr *)(uintptr_t)dst;
-	/* Relaxed: a change means that another thread closes it meanwhile; the worker finds out. */
-	leg->dst_generation = atomic_load_explicit(&leg->dst->generation, memory_order_relaxed);
+	leg->dst_generation = generation;
 	list_init(&leg->link);
 }
 
-static void set_source(struct op *op, const struct wimm_mr *src)
+static void set_source(struct op *op, const struct wimm_mr *src, uint32_t generation)
 {
 	op->src = src;
-	op->src_generation = atomic_load_explicit(&src->generation, memory_order_relaxed);
+	op->src_generation = generation;
 }
 
 /* --- single --- */
@@ -165,17 +191,20 @@ static wimm_status single_write(struct wimm_engine *engine, const struct wimm_wr
 {
 	wimm_status st = check_flags(engine, wr->flags, WRITE_FLAGS, wr->nic_index);
 	struct submit_common c;
+	struct seen seen;
 	struct op *op;
 
 	if (st == WIMM_OK)
 		st = check_source(engine, wr->src);
 	if (st == WIMM_OK)
 		st = check_dest(engine, wr->dst);
-	if (st == WIMM_OK)
-		st = check_slice("source", wr->src_offset_bytes, wr->len_bytes, wr->src->len_bytes);
+	if (st != WIMM_OK)
+		return st;
+	seen = see(wr->src, wr->dst);
+	st = check_slice("source", wr->src_offset_bytes, wr->len_bytes, seen.src_bytes);
 	if (st == WIMM_OK)
 		st = check_slice("destination", wr->dst_offset_bytes, wr->len_bytes,
-		                 wr->dst->len_bytes);
+		                 seen.dst_bytes);
 	c = (struct submit_common){ wr->flags, wr->deadline_us, on_done };
 	if (st == WIMM_OK)
 		st = submit_get(engine, OP_WRITE, &c, &op);
@@ -183,12 +212,12 @@ static wimm_status single_write(struct wimm_engine *engine, const struct wimm_wr
 		return st;
 	op->imm = wr->imm;
 	op->nic_index = wr->nic_index;
-	set_source(op, wr->src);
+	set_source(op, wr->src, seen.src_generation);
 	op->legs = &op->leg;
 	op->leg_count = 1;
 	op->bytes_total = wr->len_bytes;
-	leg_init(&op->leg, op, wr->dst);
-	op->peer = wr->dst->peer_id;
+	leg_init(&op->leg, op, wr->dst, seen.dst_generation);
+	op->peer = seen.peer;
 	op->leg.src_offset = wr->src_offset_bytes;
 	op->leg.dst_offset = wr->dst_offset_bytes;
 	op->leg.len_bytes = wr->len_bytes;
@@ -283,32 +312,50 @@ static wimm_status check_paged(const struct wimm_engine *engine, const struct wi
 	return st == WIMM_OK ? check_dest(engine, wr->dst) : st;
 }
 
-/* Copy both index arrays against the byte budget and check the copies. */
-static wimm_status copy_pages(struct worker *w, struct op *op, const struct wimm_paged_writes *wr)
+/* Count index arrays against the byte budget, after waiting for it if the call may. Before an
+ * operation is taken: giving one back would wake those who wait for room, and so this very call. */
+static wimm_status take_index_bytes(struct wimm_engine *engine, uint64_t bytes, uint32_t flags)
+{
+	struct worker *w = &engine->worker;
+	uint64_t limit = w->index_bytes_limit;
+
+	do {
+		uint64_t used = atomic_load_explicit(&w->stats.index_bytes, memory_order_relaxed);
+
+		if (engine_closing(engine))
+			return WIMM_E_CLOSED;
+		/* Relaxed: a sum that bounds memory, nothing is handed over by it. */
+		while (bytes <= limit && used <= limit - bytes)
+			if (atomic_compare_exchange_weak_explicit(
+				    &w->stats.index_bytes, &used, used + bytes,
+				    memory_order_relaxed, memory_order_relaxed))
+				return WIMM_OK;
+		STAT_ADD_SHARED(w, again, 1);
+	} while (bytes <= limit && wait_for_room(engine, flags));
+	error_text_set("index arrays of %" PRIu64 " bytes do not fit the %" PRIu64
+	               " allowed in flight (setting index_bytes_limit)",
+	               bytes, limit);
+	return bytes > limit ? WIMM_E_LIMIT : WIMM_AGAIN;
+}
+
+/* Copy both index arrays and check the copies. */
+static wimm_status copy_pages(struct op *op, const struct wimm_paged_writes *wr,
+                              const struct seen *seen)
 {
 	uint64_t count = wr->src_pages.count;
 	uint64_t bytes = 2 * count * sizeof(uint32_t);
 	wimm_status st;
 
-	if (STAT_ADD_SHARED(w, index_bytes, bytes) + bytes > w->index_bytes_limit) {
-		STAT_SUB_SHARED(w, index_bytes, bytes);
-		STAT_ADD_SHARED(w, again, 1);
-		error_text_set("index arrays of %" PRIu64 " bytes do not fit the %" PRIu64
-		               " allowed in flight (setting index_bytes_limit)",
-		               bytes, w->index_bytes_limit);
-		return bytes > w->index_bytes_limit ? WIMM_E_LIMIT : WIMM_AGAIN;
-	}
-	op->paged.index_bytes = bytes;
 	op->paged.indices = mem_alloc(bytes);
 	if (op->paged.indices == NULL)
 		return WIMM_E_NOMEM;
 	memcpy(op->paged.indices, wr->src_pages.indices, bytes / 2);
 	memcpy(op->paged.indices + count, wr->dst_pages.indices, bytes / 2);
 	st = check_pages("source", &wr->src_pages, op->paged.indices, wr->page_len_bytes,
-	                 wr->src->len_bytes);
+	                 seen->src_bytes);
 	if (st == WIMM_OK)
 		st = check_pages("destination", &wr->dst_pages, op->paged.indices + count,
-		                 wr->page_len_bytes, wr->dst->len_bytes);
+		                 wr->page_len_bytes, seen->dst_bytes);
 	return st;
 }
 
@@ -316,26 +363,33 @@ static wimm_status paged_writes(struct wimm_engine *engine, const struct wimm_pa
                                 const struct wimm_on_done *on_done, wimm_op *out_op)
 {
 	wimm_status st = check_paged(engine, wr);
+	uint64_t index_bytes = 2 * wr->src_pages.count * sizeof(uint32_t);
 	struct submit_common c;
+	struct seen seen;
 	struct op *op;
 
+	if (st != WIMM_OK)
+		return st;
+	seen = see(wr->src, wr->dst);
+	st = take_index_bytes(engine, index_bytes, wr->flags);
+	if (st != WIMM_OK)
+		return st;
 	c = (struct submit_common){ wr->flags, wr->deadline_us, on_done };
-	if (st != WIMM_OK)
+	st = submit_get(engine, OP_PAGED, &c, &op);
+	if (st != WIMM_OK) {
+		STAT_SUB_SHARED(&engine->worker, index_bytes, index_bytes);
 		return st;
-	do {
-		st = submit_get(engine, OP_PAGED, &c, &op);
-		if (st != WIMM_OK)
-			return st;
-		if (wr->src_pages.count != 0)
-			st = copy_pages(&engine->worker, op, wr);
-		if (st != WIMM_OK)
-			op_unget(&engine->worker, op);
-	} while (st == WIMM_AGAIN && wait_for_room(engine, wr->flags));
-	if (st != WIMM_OK)
+	}
+	op->paged.index_bytes = index_bytes;
+	if (index_bytes != 0)
+		st = copy_pages(op, wr, &seen);
+	if (st != WIMM_OK) {
+		op_unget(&engine->worker, op);
 		return st;
+	}
 	op->imm = wr->imm;
 	op->nic_index = wr->nic_index;
-	set_source(op, wr->src);
+	set_source(op, wr->src, seen.src_generation);
 	op->paged.count = wr->src_pages.count;
 	op->paged.src_stride = wr->src_pages.stride_bytes;
 	op->paged.dst_stride = wr->dst_pages.stride_bytes;
@@ -343,8 +397,8 @@ static wimm_status paged_writes(struct wimm_engine *engine, const struct wimm_pa
 	op->legs = &op->leg;
 	op->leg_count = op->paged.count != 0;
 	op->bytes_total = op->paged.count * wr->page_len_bytes;
-	leg_init(&op->leg, op, wr->dst);
-	op->peer = wr->dst->peer_id;
+	leg_init(&op->leg, op, wr->dst, seen.dst_generation);
+	op->peer = seen.peer;
 	op->leg.src_offset = wr->src_pages.offset_bytes;
 	op->leg.dst_offset = wr->dst_pages.offset_bytes;
 	op->leg.end = op->paged.count;
@@ -427,44 +481,76 @@ static wimm_status check_scatter(const struct wimm_engine *engine, const struct 
 	return st;
 }
 
+/* Targets of an operation that is still to be had; one alone needs no memory of its own. */
+struct targets {
+	struct leg *legs; /* NULL: none */
+	uint64_t count;
+	struct leg one;
+};
+
 /* leg_init() clears each. count fits 32 bits. */
-static wimm_status alloc_legs(struct op *op, uint64_t count)
+static wimm_status targets_init(struct targets *t, uint64_t count)
 {
-	op->leg_count = (uint32_t)count;
-	op->legs = count == 1 ? &op->leg : count == 0 ? NULL : mem_alloc(count * sizeof(*op->legs));
-	return count == 0 || op->legs != NULL ? WIMM_OK : WIMM_E_NOMEM;
+	t->count = count;
+	t->legs = count == 1 ? &t->one : count == 0 ? NULL : mem_alloc(count * sizeof(*t->legs));
+	return count == 0 || t->legs != NULL ? WIMM_OK : WIMM_E_NOMEM;
+}
+
+/* To an operation got for them, which then has them; else they are dropped. */
+static wimm_status targets_give(struct wimm_engine *engine, struct targets *t,
+                                const struct submit_common *c, struct op **out)
+{
+	struct op *op;
+	wimm_status st = submit_get(engine, OP_SCATTER, c, &op);
+
+	if (st != WIMM_OK) {
+		if (t->legs != &t->one)
+			mem_free(t->legs);
+		return st;
+	}
+	if (t->count == 1)
+		op->leg = t->one;
+	op->legs = t->count == 1 ? &op->leg : t->legs;
+	op->leg_count = (uint32_t)t->count;
+	for (uint32_t i = 0; i < op->leg_count; i++) {
+		op->legs[i].op = op;
+		list_init(&op->legs[i].link);
+		op->bytes_total += op->legs[i].len_bytes;
+	}
+	*out = op;
+	return WIMM_OK;
 }
 
 static wimm_status scatter(struct wimm_engine *engine, const struct wimm_scatter *s,
                            const struct wimm_on_done *on_done, wimm_op *out_op)
 {
 	wimm_status st = check_scatter(engine, s);
-	struct submit_common c;
+	struct submit_common c = { s->flags, s->deadline_us, on_done };
+	struct targets t;
+	uint32_t src_generation;
 	struct op *op;
 
-	c = (struct submit_common){ s->flags, s->deadline_us, on_done };
 	if (st == WIMM_OK)
-		st = submit_get(engine, OP_SCATTER, &c, &op);
+		st = targets_init(&t, s->count);
 	if (st != WIMM_OK)
 		return st;
-	st = alloc_legs(op, s->count);
-	if (st != WIMM_OK) {
-		op_unget(&engine->worker, op);
-		return st;
+	src_generation = seen_source(s->src);
+	for (uint64_t i = 0; i < s->count; i++) {
+		const struct wimm_scatter_entry *e = &s->entries[i];
+		struct leg *leg = &t.legs[i];
+
+		leg_init(leg, NULL, e->dst, seen_dest(e->dst));
+		leg->src_offset = e->src_offset_bytes;
+		leg->dst_offset = e->dst_offset_bytes;
+		leg->len_bytes = e->len_bytes;
+		leg->end = 1;
 	}
+	st = targets_give(engine, &t, &c, &op);
+	if (st != WIMM_OK)
+		return st;
 	op->imm = s->imm;
 	op->nic_index = s->nic_index;
-	set_source(op, s->src);
-	for (uint64_t i = 0; i < s->count; i++) {
-		struct leg *leg = &op->legs[i];
-
-		leg_init(leg, op, s->entries[i].dst);
-		leg->src_offset = s->entries[i].src_offset_bytes;
-		leg->dst_offset = s->entries[i].dst_offset_bytes;
-		leg->len_bytes = s->entries[i].len_bytes;
-		leg->end = 1;
-		op->bytes_total += leg->len_bytes;
-	}
+	set_source(op, s->src, src_generation);
 	op_submit(&engine->worker, op, out_op);
 	return WIMM_OK;
 }
@@ -503,26 +589,24 @@ static wimm_status barrier(struct wimm_engine *engine, const struct wimm_barrier
 {
 	wimm_status st =
 		check_flags(engine, b->flags | WIMM_IMM, WIMM_IMM | WIMM_CONFIRMED | WIMM_BLOCK, 0);
-	struct submit_common c;
+	struct submit_common c = { b->flags | WIMM_IMM, b->deadline_us, on_done };
+	struct targets t;
 	struct op *op;
 
 	if (st == WIMM_OK)
 		st = submit_check_targets(engine, b);
-	c = (struct submit_common){ b->flags | WIMM_IMM, b->deadline_us, on_done };
 	if (st == WIMM_OK)
-		st = submit_get(engine, OP_SCATTER, &c, &op);
+		st = targets_init(&t, b->count);
 	if (st != WIMM_OK)
 		return st;
-	st = alloc_legs(op, b->count);
-	if (st != WIMM_OK) {
-		op_unget(&engine->worker, op);
-		return st;
-	}
-	op->imm = b->imm;
 	for (uint64_t i = 0; i < b->count; i++) {
-		leg_init(&op->legs[i], op, b->dst[i]);
-		op->legs[i].end = 1;
+		leg_init(&t.legs[i], NULL, b->dst[i], seen_dest(b->dst[i]));
+		t.legs[i].end = 1;
 	}
+	st = targets_give(engine, &t, &c, &op);
+	if (st != WIMM_OK)
+		return st;
+	op->imm = b->imm;
 	op_submit(&engine->worker, op, out_op);
 	return WIMM_OK;
 }
