@@ -213,8 +213,7 @@ static void cancel_of_each_kind_settles_it_once(void **state)
 	assert_int_equal(r[0]->status, WIMM_E_CANCELLED);
 	assert_int_equal(r[1]->status, WIMM_E_CANCELLED);
 	assert_ok(wimm_cancel(a->engine, pool->op));
-	while (pool->cancelled < 3)
-		drive();
+	drive_until(pool->cancelled >= 3);
 	assert_int_equal(pool->cancelled, 3);
 	assert_int_equal(wimm_cancel(a->engine, 0), WIMM_E_NOT_FOUND);
 	assert_int_equal(wimm_cancel(a->engine, UINT64_MAX), WIMM_E_NOT_FOUND);

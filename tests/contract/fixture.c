@@ -163,6 +163,14 @@ struct node *node_open_with(const struct wimm_engine_opts *opts, uint64_t bytes)
 	return n;
 }
 
+struct node *node_open_apart(const struct wimm_engine_opts *opts, uint64_t bytes)
+{
+	struct node *n = node_open_with(opts, bytes);
+
+	n->apart = true;
+	return n;
+}
+
 struct node *node_open(uint64_t bytes)
 {
 	struct wimm_engine_opts o = node_opts();

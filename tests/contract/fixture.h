@@ -30,7 +30,7 @@ enum {
 	ONLY_DRIVEN = 8,
 	ONLY_ONE_NIC = 16,
 	ONLY_MANY_NICS = 32,
-	ONLY_LONG = 64, /* WIMM_TEST_SCALE of 10 or more, and no sanitizer */
+	ONLY_LONG = 64,     /* WIMM_TEST_SCALE of 10 or more, and no sanitizer */
 	ONLY_LASTING = 128, /* addresses that a successor can open; those of verbs are drawn anew */
 };
 
@@ -72,10 +72,13 @@ struct result {
 	bool accepted; /* must be called once before the case is over; else never */
 };
 
+struct node;
 /* A result of the fixture's; all are looked at once every engine is closed. */
 struct result *result_new(void);
 struct wimm_on_done to_result(struct result *r);
 bool result_there(struct result *r);
+/* The same after one turn of a node that stands apart. */
+bool result_there_driving(struct result *r, struct node *apart);
 void result_wait(struct result *r);
 /* Wait, and it ended so. */
 void result_is(struct result *r, wimm_status status);
@@ -93,6 +96,7 @@ struct node {
 	uint8_t *block;
 	struct wimm_mr *mr;
 	struct wimm_mr_desc desc;
+	bool apart; /* the case drives it itself, or nobody does */
 	uint32_t event_count;
 	struct wimm_peer_event event[EVENTS_MAX]; /* text points nowhere */
 	char event_text[WIMM_ERROR_TEXT_BYTES];   /* of the last one */
@@ -104,6 +108,8 @@ struct wimm_engine_opts node_opts_nics(uint32_t nics);
 /* Open an engine with a region of so many bytes (0: none), filled with zeros. */
 struct node *node_open(uint64_t bytes);
 struct node *node_open_with(const struct wimm_engine_opts *opts, uint64_t bytes);
+/* As node_open_with(), for one in caller-driven mode that the fixture does not drive. */
+struct node *node_open_apart(const struct wimm_engine_opts *opts, uint64_t bytes);
 /* The open itself, in this case's sim world if that is the provider. */
 wimm_status engine_open_here(const struct wimm_engine_opts *opts, struct wimm_engine **out);
 void node_close(struct node *n);
@@ -131,9 +137,19 @@ void *case_world(void);
 /* Until cond holds, driving all nodes where the caller has to; false at the deadline. */
 bool wait_for(bool (*cond)(void *arg), void *arg);
 #define assert_wait(cond, arg) assert_true(wait_for(cond, arg))
-/* One round of progress in caller-driven mode, else a yield. */
+/* One round of progress in caller-driven mode; else a wait until something is told at the gate, a
+ * millisecond at most. */
 void drive(void);
-/* Drive for a number of rounds in which nothing of a kind should happen. */
+/* Drive until an expression holds; fails the case at the deadline. Thread: the case's. */
+#define drive_until(cond)                                                                          \
+	do {                                                                                       \
+		uint64_t end_ms_ = wait_end_ms();                                                  \
+		while (!(cond))                                                                    \
+			wait_more(end_ms_, #cond);                                                 \
+	} while (0)
+uint64_t wait_end_ms(void);
+void wait_more(uint64_t end_ms, const char *what);
+/* So many rounds of progress, or yields: time in which nothing of a kind should happen. */
 void drive_rounds(unsigned rounds);
 /* What callbacks share with the case. */
 void gate_lock(void);

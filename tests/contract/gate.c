@@ -70,19 +70,31 @@ void drive(void)
 	int busy, any = 0;
 
 	for (unsigned i = 0; cfg.driven && i < NODES_MAX; i++) {
-		if (case_nodes[i] == NULL || case_nodes[i]->engine == NULL)
+		if (case_nodes[i] == NULL || case_nodes[i]->engine == NULL || case_nodes[i]->apart)
 			continue;
 		if (wimm_progress(case_nodes[i]->engine, &busy) == WIMM_OK)
 			any |= busy;
 	}
-	if (!any)
+	if (!any && cfg.driven)
 		sched_yield();
+	if (!cfg.driven) {
+		struct timespec soon = in_ms(1);
+
+		/* Not everything is announced: look again soon. */
+		pthread_mutex_lock(&gate);
+		(void)pthread_cond_timedwait(&gate_opens, &gate, &soon);
+		pthread_mutex_unlock(&gate);
+	}
 }
 
 void drive_rounds(unsigned rounds)
 {
-	while (rounds-- != 0)
-		drive();
+	while (rounds-- != 0) {
+		if (cfg.driven)
+			drive();
+		else
+			sched_yield();
+	}
 }
 
 /* What a case that has failed leaves to look at. */
@@ -114,9 +126,23 @@ static uint64_t deadline_ms(void)
 	return text != NULL ? strtoull(text, NULL, 10) : TEST_DEADLINE_MS;
 }
 
+uint64_t wait_end_ms(void)
+{
+	return now_ms() + deadline_ms();
+}
+
+void wait_more(uint64_t end_ms, const char *what)
+{
+	if (now_ms() >= end_ms) {
+		tell_nodes();
+		fail_msg("this does not come: %s", what);
+	}
+	drive();
+}
+
 bool wait_for(bool (*cond)(void *arg), void *arg)
 {
-	uint64_t end = now_ms() + deadline_ms();
+	uint64_t end = wait_end_ms();
 
 	for (;;) {
 		if (cond(arg))
@@ -126,14 +152,6 @@ bool wait_for(bool (*cond)(void *arg), void *arg)
 			return false;
 		}
 		drive();
-		if (!cfg.driven) {
-			struct timespec soon = in_ms(1);
-
-			/* Not every condition is announced: look again soon. */
-			pthread_mutex_lock(&gate);
-			(void)pthread_cond_timedwait(&gate_opens, &gate, &soon);
-			pthread_mutex_unlock(&gate);
-		}
 	}
 }
 
@@ -186,6 +204,12 @@ bool result_there(struct result *r)
 	there = r->calls != 0;
 	pthread_mutex_unlock(&gate);
 	return there;
+}
+
+bool result_there_driving(struct result *r, struct node *apart)
+{
+	assert_ok(wimm_progress(apart->engine, NULL));
+	return result_there(r);
 }
 
 void result_wait(struct result *r)

@@ -366,8 +366,7 @@ static void barrier_without_room_can_be_entered_later(void **state)
 			assert_ok(wimm_cancel(a->engine, held[i]->id));
 			result_is(held[i], WIMM_E_CANCELLED);
 		}
-		while (stats_of(a).ops_open != 0)
-			drive();
+		drive_until(stats_of(a).ops_open == 0);
 		{
 			wimm_status st;
 

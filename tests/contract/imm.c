@@ -307,12 +307,10 @@ static void expectation_with_a_flag_sets_it_once(void **state)
 	assert_ok(wimm_expect_imm_count(b->engine, 3, 1, NULL, &to_cancelled, &op));
 	assert_int_equal(wimm_flag_load(&fired), 0);
 	(void)write_imm(a, to, 0, 0, 8, 3);
-	while (wimm_flag_load(&fired) == 0)
-		drive();
+	drive_until(wimm_flag_load(&fired) != 0);
 	assert_int_equal(wimm_flag_load(&fired), 1);
 	assert_ok(wimm_cancel(b->engine, op));
-	while (wimm_flag_load(&cancelled) == 0)
-		drive();
+	drive_until(wimm_flag_load(&cancelled) != 0);
 	assert_int_equal(wimm_flag_load(&cancelled), WIMM_E_CANCELLED);
 }
 
@@ -390,8 +388,7 @@ static void imm_values_beyond_the_limit_cost_the_connection(void **state)
 	/* One more is too many. */
 	r = write_imm(a, to, 0, 0, 8, 1u << 21);
 	result_wait(r);
-	while (node_events(b, WIMM_PEER_DOWN) == 0)
-		drive();
+	drive_until(node_events(b, WIMM_PEER_DOWN) != 0);
 	assert_int_equal(b->event[b->event_count - 1].cause, WIMM_E_LIMIT);
 	assert_non_null(strstr(b->event_text, "unexpected_imms"));
 	assert_int_equal(imm_now(b, LIMIT - 1), 0);
