@@ -85,7 +85,9 @@ struct wimm_scatter {
  *  (either side, figures in wimm_last_error_text()), E_REVOKED, E_PEER_LOST, E_PEER_RESTARTED (the
  *  text names both instances), E_CLOSED, E_FORKED.
  *  Thread: any, also callbacks (without WIMM_BLOCK).  Blocks: only with WIMM_BLOCK.
- *  Owns: the source bytes must not change, and stay registered, until the operation has settled. */
+ *  Owns: the source bytes must not change, and stay registered, until the operation has settled.
+ *  Settled with E_QUARANTINED, which only provider "host" says: the write has failed, but a peer
+ *  that was stopped while it fetched may read the source when it goes on. */
 WIMM_API WIMM_MUST_CHECK wimm_status wimm_submit_single_write(struct wimm_engine *engine,
 							      const struct wimm_write *write,
 							      const struct wimm_on_done *on_done,

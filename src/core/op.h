@@ -120,6 +120,7 @@ struct op {
 	bool started;           /* accepted by the worker and not settled */
 	bool cancel_first;      /* its cancel overtook it on the way to the worker */
 	bool close_asked;       /* the engine's close has cancelled it */
+	bool source_read;       /* a stopped peer may read its source after all */
 	bool aborted;           /* status is final, waiting for outstanding requests */
 	uint32_t confirms_left; /* legs that the receiver has not confirmed */
 	uint32_t heap_index;    /* in the timers; 0: none */

@@ -308,6 +308,8 @@ void post_done(struct worker *w, struct path *path, const struct prov_cqe *c)
 	if (voided)
 		path->posted_marks -= c->count;
 	op->legs_open++; /* keeps it while a lost path fails its other legs */
+	if ((c->flags & PROV_CQE_READING) != 0)
+		op->source_read = true;
 	if (c->status != WIMM_OK)
 		done_failed(w, path, op, c);
 	op->legs_open--;

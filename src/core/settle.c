@@ -146,8 +146,23 @@ static void flag_store(uint64_t *flag, wimm_status status)
 	__atomic_store_n(flag, value, __ATOMIC_RELEASE);
 }
 
+/* Contract C3: not only has it failed, its source is not the caller's yet. */
+static void op_quarantine(struct op *op)
+{
+	char cause[sizeof(op->text)];
+
+	memcpy(cause, op->text, sizeof(cause));
+	op->status = WIMM_E_QUARANTINED;
+	(void)snprintf(op->text, sizeof(op->text),
+	               "peer %" PRIx64 " may still read the source: leave it alone until that "
+	               "process goes on or has ended; the write itself: %.120s",
+	               op->blame != 0 ? op->blame : op->peer, cause);
+}
+
 static void op_finish(struct worker *w, struct op *op)
 {
+	if (op->source_read)
+		op_quarantine(op);
 	if (op->status == WIMM_OK) {
 		STAT_ADD(w, ops_done, 1);
 		if (op->kind <= OP_SCATTER)

@@ -18,7 +18,7 @@
  *     poll() of the receiving dev. Nothing else is ordered, unless caps.ordered.
  *  P2 PROV_DONE with WIMM_OK is returned once the remote NIC or peer has accepted all bytes for
  *     placement; never for "handed to a queue". Once any PROV_DONE for a work request is returned,
- *     nothing local reads its source any more.
+ *     nothing reads its source any more, unless PROV_CQE_READING says so.
  *  P3 Each work request taken by post() yields exactly one PROV_DONE unit (several consecutive ones
  *     of one token and status may come as one with count > 1), also after path_close().
  *  P4 A wrong key, a range outside the region or a broken peer costs that path (PROV_PATH_DOWN at
@@ -119,6 +119,9 @@ enum prov_cqe_kind {
 
 #define PROV_CQE_SENT 1u         /* on PROV_DONE with an error: the peer may have received (and
 				  * counted) it. Without: it has not and never will */
+
+#define PROV_CQE_READING 2u      /* on PROV_DONE with an error: the peer, alive and stopped, may
+				  * still read the source */
 
 struct prov_cqe {
 	enum prov_cqe_kind kind;

@@ -80,6 +80,64 @@ static void source_reused_after_a_timeout_case_201_is_not_read(void **state)
 	assert_true(r->status == WIMM_OK || r->status == WIMM_E_TIMEOUT);
 }
 
+static bool begun(void *at)
+{
+	/* Another process writes it. */
+	return __atomic_load_n((const uint8_t *)at, __ATOMIC_RELAXED) != 0;
+}
+
+/* One long write whose receiver is stopped in the middle, cancelled and left stopped until the
+ * answer is there. What it was. */
+static wimm_status cancel_in_the_middle(struct node *a, struct puppet *b,
+                                        const struct wimm_remote_mr *to)
+{
+	struct wimm_write w = single(a, to, 0, 0, 64 * MIB);
+	struct result *r;
+	wimm_status st;
+
+	memset(b->mem, 0, 64 * MIB);
+	w.flags = WIMM_IMM;
+	w.imm = 201;
+	r = submit_write(a, &w);
+	assert_wait(begun, b->mem + 4 * MIB);
+	puppet_stop(b);
+	st = wimm_cancel(a->engine, r->id);
+	assert_true(st == WIMM_OK || st == WIMM_E_NOT_FOUND);
+	result_wait(r);
+	if (r->status == WIMM_E_QUARANTINED)
+		assert_non_null(strstr(r->text, "may still read the source"));
+	else
+		assert_true(r->status == WIMM_OK || r->status == WIMM_E_CANCELLED);
+	if (r->status == WIMM_E_CANCELLED)
+		memset(a->mem, 0x22, 64 * MIB);
+	puppet_continue(b);
+	result_ok(write_imm(a, to, 0, 64 * MIB - 1, 1, 7)); /* behind whatever was under way */
+	assert_null(memchr(b->mem, 0x22, 64 * MIB - 1));
+	memset(a->mem, 0x11, 64 * MIB);
+	return r->status;
+}
+
+/* Goal: where the receiver fetches by itself and stands still in the middle, the answer is that the
+ * source is not free; everywhere else it is, and the session goes on. */
+static void source_read_by_a_stopped_peer_case_201_is_quarantined(void **state)
+{
+	const struct puppet_opts po = { .bytes = 64 * MIB };
+	struct puppet *b = puppet_start(&po);
+	struct node *a = node_open(64 * MIB);
+	struct wimm_remote_mr *to = NULL;
+	bool fetches = strcmp(cfg.provider, "host") == 0 && cfg.profile == NULL;
+	bool quarantined = false;
+
+	(void)state;
+	memset(a->mem, 0x11, 64 * MIB);
+	assert_ok(wimm_open_remote_mr(a->engine, &b->desc, &to));
+	result_ok(write_with_deadline(a, to, 64, 0));
+	for (int i = 0; i < 20 && !quarantined; i++)
+		quarantined = cancel_in_the_middle(a, b, to) == WIMM_E_QUARANTINED || !fetches;
+	assert_true(quarantined);
+	puppet_end(b);
+}
+
 /* --- 207 --- */
 
 /* Goal: the receiver counts a write whose sender's program does nothing further. */
@@ -215,6 +273,7 @@ static void pages_beyond_the_index_budget_case_208_say_again(void **state)
 static const struct contract_case cases[] = {
 	CASE_ONLY(source_reused_after_a_timeout_case_201_is_not_sent, ONLY_PROCESSES),
 	CASE_ONLY(source_reused_after_a_timeout_case_201_is_not_read, ONLY_SIM),
+	CASE_ONLY(source_read_by_a_stopped_peer_case_201_is_quarantined, ONLY_PROCESSES),
 	CASE_ONLY(notice_case_207_needs_no_call_of_the_sender, ONLY_PROCESSES),
 	CASE(pages_in_one_request_case_208_have_no_hidden_limit),
 	CASE(pages_beyond_the_index_budget_case_208_say_again),

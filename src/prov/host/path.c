@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/bytes.h"
 #include "base/log.h"
+#include "plat/clock.h"
 #include "plat/rand.h"
 
 #include <endian.h>
@@ -18,7 +19,8 @@ enum {
 	PACKETS_A_TURN = 32,
 	ERROR_TEXT_MAX = 255,
 	ERROR_HEAD_BYTES = 5, /* kind, i32 status */
-	CLOSE_LOOK_MS = 1,    /* at a peer that may still be writing */
+	CLOSE_LOOK_MS = 1,    /* at a peer that may still be writing or reading */
+	CLOSE_LEAVE_MS = 20,  /* for one that reads: it goes on by itself when it runs */
 };
 
 void host_path_free(struct host_obj *obj)
@@ -337,9 +339,21 @@ static bool join_step(struct host_path *path, struct host_emit *emit)
 	return true;
 }
 
+/* Whether the peer may be reading a source and is worth waiting for. */
+static bool still_read(struct host_path *path)
+{
+	if (!host_tx_reading(path))
+		return false;
+	if (path->ended || host_share_peer_gone(path)) {
+		host_tx_peer_gone(path);
+		return false;
+	}
+	return clock_now_ns() < path->leave_ns;
+}
+
 static bool close_step(struct host_path *path, struct host_emit *emit)
 {
-	if (host_share_writing(path)) {
+	if (host_share_writing(path) || still_read(path)) {
 		host_obj_timer(&path->obj, CLOSE_LOOK_MS);
 		return false;
 	}
@@ -391,6 +405,8 @@ static bool up_step(struct host_path *path, struct host_emit *emit)
 		host_path_lost(path); /* all it had sent is here */
 		return true;
 	}
+	if (path->tx.cancels_waiting > 0 && path->obj.expired)
+		host_tx_give_up(path);
 	if (!path->ended)
 		host_tx_step(path);
 	more = !host_tx_report(path, emit) || more;
@@ -418,5 +434,6 @@ void host_op_path_close(struct prov_path *path_)
 	struct host_path *path = (struct host_path *)path_;
 
 	path->closing = true;
+	path->leave_ns = clock_now_ns() + CLOSE_LEAVE_MS * CLOCK_NS_PER_MS;
 	host_path_lost(path);
 }

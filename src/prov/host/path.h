@@ -31,7 +31,8 @@ enum host_req_by {
 
 enum host_req_cancel {
 	HOST_CANCEL_NONE,
-	HOST_CANCEL_DUE, /* PROV_DONE with E_CANCELLED to be reported */
+	HOST_CANCEL_WAITS, /* for the peer, which reads the source; with `reading` */
+	HOST_CANCEL_DUE,   /* PROV_DONE with E_CANCELLED to be reported */
 	HOST_CANCEL_TOLD,
 };
 
@@ -41,6 +42,7 @@ struct host_req {
 	uint8_t cancel; /* enum host_req_cancel */
 	uint8_t by;     /* enum host_req_by */
 	bool begun;     /* entries from first_pos on exist */
+	bool reading;   /* taken back while the peer fetched: until it has passed next_pos */
 	uint32_t first_pos;
 	uint32_t next_pos; /* behind its newest entry */
 };
@@ -57,6 +59,7 @@ struct host_tx {
 	uint64_t piece_off; /* bytes copied already of the piece that COPY is at */
 	uint64_t budget;    /* bytes left to this turn */
 	uint32_t cancels_due;
+	uint32_t cancels_waiting;
 	uint32_t published; /* next entry */
 	uint32_t acked;     /* entries the peer has placed, as last seen and checked */
 	uint64_t bytes_head;
@@ -117,6 +120,7 @@ struct host_path {
 	bool failed; /* `fail` says how; nothing is sent or placed any more */
 	bool down_reported;
 	bool closing; /* path_close() was called */
+	uint64_t leave_ns; /* then: until when a peer that reads a source is waited for */
 	bool bell_due;
 	bool gave_foreign; /* ordinary memory of this process, to be written by the peer */
 	uint8_t join;      /* enum host_join_state */
@@ -177,8 +181,14 @@ void host_tx_publish(struct host_path *path, struct host_req *req, struct host_e
 void host_tx_step(struct host_path *path);
 /* Look how far the peer is. False: it lies. */
 bool host_tx_acks(struct host_path *path);
+/* The peer has had its time to leave the sources it was reading: cancels wait no longer. */
+void host_tx_give_up(struct host_path *path);
 /* The path is over: take back what can be. */
 void host_tx_abandon(struct host_path *path);
+/* After that: whether the peer may still read a source. */
+bool host_tx_reading(struct host_path *path);
+/* And no, it does not: its worker has closed the path, or its process is gone. */
+void host_tx_peer_gone(struct host_path *path);
 /* Report what has ended. False: the caller's array is full. */
 bool host_tx_report(struct host_path *path, struct host_emit *emit);
 /* After path_close(): report everything that is left as lost. False: full. */

@@ -141,7 +141,7 @@ static ssize_t fetch(struct host_path *path)
 		uint64_t len = e->len_bytes - off;
 
 		if (e->kind != HOST_ENTRY_OFFER ||
-		    host_slot_withdrawn(host_slot_at(rx->lane, pos_of(rx, i)), pos_of(rx, i)))
+		    !host_slot_begin(host_slot_at(rx->lane, pos_of(rx, i)), pos_of(rx, i)))
 			break;
 		if (!check_range(path, e)) {
 			if (count == 0)

@@ -16,6 +16,7 @@ enum {
 	PIECE_MIN_BYTES = 4096, /* do not cut finer because the byte ring is nearly full */
 	COPY_BYTES = 256 << 10, /* at a time: how long an owner may have to wait */
 	TURN_BYTES = 2 << 20,   /* a turn copies about this much */
+	LEAVE_MS = 500,         /* a cancel waits for a peer that is reading, no longer */
 };
 
 uint32_t host_op_post(struct prov_path *path_, const struct prov_wr *wr, uint32_t n)
@@ -36,6 +37,7 @@ uint32_t host_op_post(struct prov_path *path_, const struct prov_wr *wr, uint32_
 		req->cancel = HOST_CANCEL_NONE;
 		req->by = HOST_BY_NONE;
 		req->begun = false;
+		req->reading = false;
 	}
 	tx->tail += n;
 	host_tx_step(path);
@@ -51,6 +53,22 @@ static void next_req(struct host_tx *tx)
 	tx->piece_off = 0;
 }
 
+/* The source of a cancelled request is not read any more, or is not waited for. */
+static void cancel_due(struct host_tx *tx, struct host_req *req)
+{
+	if (req->cancel != HOST_CANCEL_WAITS)
+		return;
+	req->cancel = HOST_CANCEL_DUE;
+	tx->cancels_waiting--;
+	tx->cancels_due++;
+}
+
+static void left_alone(struct host_tx *tx, struct host_req *req)
+{
+	req->reading = false;
+	cancel_due(tx, req);
+}
+
 /* Step over what was cancelled, and what has been placed. */
 static void advance(struct host_tx *tx)
 {
@@ -59,11 +77,15 @@ static void advance(struct host_tx *tx)
 	for (; tx->ack != tx->send; tx->ack++) {
 		struct host_req *req = host_tx_req(tx, tx->ack);
 
-		if (req->state == HOST_REQ_DROPPED)
+		if (req->state == HOST_REQ_DROPPED && !req->reading)
 			continue;
-		DASSERT(req->state == HOST_REQ_SENT);
 		if ((int32_t)(tx->acked - req->next_pos) < 0)
 			return;
+		if (req->state == HOST_REQ_DROPPED) {
+			left_alone(tx, req);
+			continue;
+		}
+		DASSERT(req->state == HOST_REQ_SENT);
 		req->state = HOST_REQ_ACKED;
 	}
 }
@@ -298,6 +320,11 @@ static uint32_t sent_flag(const struct host_req *req)
 	return req->state == HOST_REQ_SENT ? PROV_CQE_SENT : 0;
 }
 
+static uint32_t reading_flag(const struct host_req *req)
+{
+	return req->reading ? PROV_CQE_READING : 0;
+}
+
 static bool report_cancels(struct host_path *path, struct host_emit *emit)
 {
 	struct host_tx *tx = &path->tx;
@@ -309,7 +336,8 @@ static bool report_cancels(struct host_path *path, struct host_emit *emit)
 			continue;
 		/* It may have been placed since: then it is counted over there. */
 		if (!report(path, emit, req, WIMM_E_CANCELLED,
-		            req->state == HOST_REQ_DROPPED ? 0 : PROV_CQE_SENT))
+		            (req->state == HOST_REQ_DROPPED ? 0 : PROV_CQE_SENT) |
+		                    reading_flag(req)))
 			return false;
 		req->cancel = HOST_CANCEL_TOLD;
 		tx->cancels_due--;
@@ -340,32 +368,39 @@ bool host_tx_report_lost(struct host_path *path, struct host_emit *emit)
 		struct host_req *req = host_tx_req(tx, tx->head);
 
 		if (req->cancel == HOST_CANCEL_NONE &&
-		    !report(path, emit, req, WIMM_E_PATH_LOST, sent_flag(req)))
+		    !report(path, emit, req, WIMM_E_PATH_LOST,
+		            sent_flag(req) | reading_flag(req)))
 			return false;
 	}
 	return true;
 }
 
-/* Take back its offers. Whether the last of them was: then it is never counted. */
-static bool withdraw(struct host_tx *tx, const struct host_req *req)
+/* Take back its offers. TAKEN: the last of them was not, so that it is counted. */
+static enum host_slot_end withdraw(struct host_tx *tx, const struct host_req *req)
 {
-	bool last = false;
+	enum host_slot_end last = HOST_SLOT_TAKEN;
+	bool reading = false;
 
 	for (uint32_t pos = req->first_pos; pos != req->next_pos; pos++) {
 		/* Entries acked already may have been used again, by our own later ones. */
-		last = (int32_t)(pos - tx->acked) >= 0 &&
-		       host_slot_withdraw(host_slot_at(tx->lane, pos), pos);
+		last = (int32_t)(pos - tx->acked) < 0
+		               ? HOST_SLOT_TAKEN
+		               : host_slot_withdraw(host_slot_at(tx->lane, pos), pos);
+		reading = reading || last == HOST_SLOT_READING;
 	}
-	return last;
+	return reading ? HOST_SLOT_READING : last;
 }
 
-/* Its source is not read any more after this. */
+/* Its source is not read any more after this, unless it says `reading`. */
 static void take_back(struct host_tx *tx, struct host_req *req)
 {
-	bool withdrawn = req->begun && req->by == HOST_BY_OFFER && withdraw(tx, req);
+	enum host_slot_end end = HOST_SLOT_TAKEN;
 
-	if (req->state == HOST_REQ_QUEUED || withdrawn)
+	if (req->begun && req->by == HOST_BY_OFFER)
+		end = withdraw(tx, req);
+	if (req->state == HOST_REQ_QUEUED || end != HOST_SLOT_TAKEN)
 		req->state = HOST_REQ_DROPPED;
+	req->reading = end == HOST_SLOT_READING;
 }
 
 void host_op_cancel(struct prov_path *path_, uint64_t token)
@@ -382,11 +417,25 @@ void host_op_cancel(struct prov_path *path_, uint64_t token)
 		    req->state == HOST_REQ_ACKED)
 			continue;
 		take_back(tx, req);
+		if (req->reading) {
+			req->cancel = HOST_CANCEL_WAITS;
+			if (tx->cancels_waiting++ == 0)
+				host_obj_timer(&path->obj, LEAVE_MS);
+			continue;
+		}
 		req->cancel = HOST_CANCEL_DUE;
 		tx->cancels_due++;
 		host_obj_ready(&path->obj);
 	}
 	advance(tx);
+}
+
+void host_tx_give_up(struct host_path *path)
+{
+	struct host_tx *tx = &path->tx;
+
+	for (uint32_t pos = tx->head; tx->cancels_waiting > 0 && pos != tx->tail; pos++)
+		cancel_due(tx, host_tx_req(tx, pos));
 }
 
 void host_tx_abandon(struct host_path *path)
@@ -403,4 +452,26 @@ void host_tx_abandon(struct host_path *path)
 		if (req->state == HOST_REQ_QUEUED || req->state == HOST_REQ_SENT)
 			take_back(tx, req);
 	}
+}
+
+bool host_tx_reading(struct host_path *path)
+{
+	struct host_tx *tx = &path->tx;
+
+	if (!path->area)
+		return false;
+	(void)host_tx_acks(path); /* it goes through the ring to the end, if it is alive */
+	for (uint32_t pos = tx->head; pos != tx->tail; pos++) {
+		if (host_tx_req(tx, pos)->reading)
+			return true;
+	}
+	return false;
+}
+
+void host_tx_peer_gone(struct host_path *path)
+{
+	struct host_tx *tx = &path->tx;
+
+	for (uint32_t pos = tx->head; pos != tx->tail; pos++)
+		left_alone(tx, host_tx_req(tx, pos));
 }

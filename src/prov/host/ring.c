@@ -6,6 +6,7 @@ enum {
 	OFFERED = 1,
 	WITHDRAWN = 2,
 	TAKEN = 3,
+	FETCHING = 4,
 };
 
 static uint64_t state_of(uint32_t pos, uint64_t state)
@@ -96,27 +97,35 @@ enum host_slot_look host_slot_get(const struct host_slot *slot, uint32_t pos,
 	return sane(out) ? HOST_SLOT_FULL : HOST_SLOT_BROKEN;
 }
 
-static bool settle(struct host_slot *slot, uint32_t pos, uint64_t to)
+static bool change(struct host_slot *slot, uint32_t pos, uint64_t from, uint64_t to)
 {
-	uint64_t expect = state_of(pos, OFFERED);
+	uint64_t expect = state_of(pos, from);
 
-	/* [C] with itself at the other side: one of withdraw and take comes first and wins. Acquire
-	 * and release: a receiver that wins has copied before, a sender that wins reuses after. */
+	/* [C] with itself at the other side: of withdraw and take one comes first and wins, and so
+	 * of withdraw and begin. Acquire and release: a receiver that takes has copied before, one
+	 * that begins copies after; a sender that wins reuses after. */
 	return atomic_compare_exchange_strong_explicit(&slot->word[7], &expect, state_of(pos, to),
 	                                               memory_order_acq_rel, memory_order_acquire);
 }
 
-bool host_slot_withdraw(struct host_slot *slot, uint32_t pos)
+enum host_slot_end host_slot_withdraw(struct host_slot *slot, uint32_t pos)
 {
-	return settle(slot, pos, WITHDRAWN);
+	if (change(slot, pos, OFFERED, WITHDRAWN))
+		return HOST_SLOT_FREE;
+	return change(slot, pos, FETCHING, WITHDRAWN) ? HOST_SLOT_READING : HOST_SLOT_TAKEN;
+}
+
+bool host_slot_begin(struct host_slot *slot, uint32_t pos)
+{
+	return load(slot, 7) == state_of(pos, FETCHING) || change(slot, pos, OFFERED, FETCHING);
 }
 
 bool host_slot_take(struct host_slot *slot, uint32_t pos)
 {
-	return settle(slot, pos, TAKEN);
+	return change(slot, pos, FETCHING, TAKEN);
 }
 
 bool host_slot_withdrawn(const struct host_slot *slot, uint32_t pos)
 {
-	return load(slot, 7) != state_of(pos, OFFERED);
+	return load(slot, 7) != state_of(pos, FETCHING);
 }

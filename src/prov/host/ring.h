@@ -81,14 +81,23 @@ enum host_slot_look {
 	HOST_SLOT_BROKEN, /* what lies there no sender of ours writes */
 };
 
+enum host_slot_end {
+	HOST_SLOT_TAKEN,   /* too late: the receiver has fetched it all and counts it */
+	HOST_SLOT_FREE,    /* it is neither read nor counted */
+	HOST_SLOT_READING, /* not counted, but read until the receiver has passed the entry */
+};
+
 /* Sending side. */
 void host_slot_put(struct host_slot *slot, uint32_t pos, const struct host_entry *entry);
-/* Take an offer back; false: the receiver has taken it. */
-bool host_slot_withdraw(struct host_slot *slot, uint32_t pos);
+/* Take an offer back. */
+enum host_slot_end host_slot_withdraw(struct host_slot *slot, uint32_t pos);
 
 /* Receiving side. */
 enum host_slot_look host_slot_get(const struct host_slot *slot, uint32_t pos,
                                   struct host_entry *out);
+/* Before an offer is fetched, each time. False: it was withdrawn, its source may be gone. */
+bool host_slot_begin(struct host_slot *slot, uint32_t pos);
+/* Whether one that was begun has been withdrawn since. */
 bool host_slot_withdrawn(const struct host_slot *slot, uint32_t pos);
 /* The bytes of an offer are here: may it be counted? False: it was withdrawn. */
 bool host_slot_take(struct host_slot *slot, uint32_t pos);

@@ -57,7 +57,7 @@ bool host_given_decode(const uint8_t *in, size_t len, struct host_given *out)
 	return br_done(&r) && out->kind <= HOST_GIVE_FOREIGN;
 }
 
-static bool process_gone(const struct host_path *path)
+bool host_share_peer_gone(const struct host_path *path)
 {
 	struct pollfd pfd = { .fd = path->pidfd, .events = POLLIN };
 
@@ -74,7 +74,7 @@ static bool wait_quiet(const struct host_path *path)
 
 	while (seen % 2 == 1 &&
 	       atomic_load_explicit(&lane->writing, memory_order_acquire) == seen) {
-		if (process_gone(path))
+		if (host_share_peer_gone(path))
 			return true;
 		if (clock_now_ns() > deadline_ns)
 			return false;
@@ -239,7 +239,7 @@ void host_share_close(struct host_path *path)
 
 bool host_share_writing(const struct host_path *path)
 {
-	if (!path->gave_foreign || process_gone(path))
+	if (!path->gave_foreign || host_share_peer_gone(path))
 		return false;
 	return atomic_load_explicit(&path->rx.lane->writing, memory_order_acquire) % 2 == 1;
 }

@@ -56,6 +56,8 @@ void host_share_give(struct host_path *path, uint64_t key, struct host_given *ou
 void host_share_revoke(struct host_dev *dev, uint64_t key, struct mem_shared *shared);
 /* Everything this path's peer has been given is taken back. Thread: the path's worker. */
 void host_share_close(struct host_path *path);
+/* Whether the peer's process has ended, as far as can be told. */
+bool host_share_peer_gone(const struct host_path *path);
 /* Whether the peer may still be writing: only where foreign memory was given. */
 bool host_share_writing(const struct host_path *path);
 

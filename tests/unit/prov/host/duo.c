@@ -41,6 +41,7 @@ static void count(struct duo_side *s, const struct prov_cqe *cqe)
 		if (cqe->status == WIMM_E_CANCELLED) {
 			s->cancelled += cqe->count;
 			s->cancelled_sent += cqe->flags & PROV_CQE_SENT ? cqe->count : 0;
+			s->reading += cqe->flags & PROV_CQE_READING ? cqe->count : 0;
 		}
 		break;
 	default:

@@ -39,6 +39,7 @@ struct duo_side {
 	uint64_t done_ok;
 	uint64_t cancelled;
 	uint64_t cancelled_sent;
+	uint64_t reading; /* of those cancelled, with PROV_CQE_READING */
 };
 
 /* false: the process ends with a failure; the text says why. */

@@ -43,6 +43,7 @@ static void count_done(struct side *s, const struct prov_cqe *cqe)
 
 	assert_true(cqe->count > 0);
 	s->units[cqe->token % PAIR_TOKENS] += cqe->count;
+	s->done_reading += cqe->flags & PROV_CQE_READING ? cqe->count : 0;
 	if (cqe->status == WIMM_OK) {
 		s->done_ok += cqe->count;
 	} else if (cqe->status == WIMM_E_CANCELLED) {

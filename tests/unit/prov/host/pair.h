@@ -33,6 +33,7 @@ struct side {
 	uint64_t done_ok;
 	uint64_t done_cancelled; /* of these with PROV_CQE_SENT: */
 	uint64_t done_cancelled_sent;
+	uint64_t done_reading; /* of any status with PROV_CQE_READING */
 	uint64_t done_lost;
 	uint64_t done_lost_sent;
 	uint32_t units[PAIR_TOKENS]; /* PROV_DONE units by token (modulo) */

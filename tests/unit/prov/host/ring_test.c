@@ -58,14 +58,33 @@ static void ring_offer_is_settled_once(void **state)
 
 	(void)state;
 	host_slot_put(&slot, 5, &e);
+	assert_false(host_slot_take(&slot, 5));
+	assert_true(host_slot_begin(&slot, 5));
+	assert_true(host_slot_begin(&slot, 5)); /* fetched in several pieces */
 	assert_false(host_slot_withdrawn(&slot, 5));
 	assert_true(host_slot_take(&slot, 5));
-	assert_false(host_slot_withdraw(&slot, 5));
+	assert_int_equal(host_slot_withdraw(&slot, 5), HOST_SLOT_TAKEN);
 	host_slot_put(&slot, 5 + HOST_RING_ENTRIES, &e);
-	assert_false(host_slot_withdraw(&slot, 5));
-	assert_true(host_slot_withdraw(&slot, 5 + HOST_RING_ENTRIES));
-	assert_true(host_slot_withdrawn(&slot, 5 + HOST_RING_ENTRIES));
+	assert_int_equal(host_slot_withdraw(&slot, 5), HOST_SLOT_TAKEN);
+	assert_false(host_slot_begin(&slot, 5));
+	assert_int_equal(host_slot_withdraw(&slot, 5 + HOST_RING_ENTRIES), HOST_SLOT_FREE);
+	assert_false(host_slot_begin(&slot, 5 + HOST_RING_ENTRIES));
 	assert_false(host_slot_take(&slot, 5 + HOST_RING_ENTRIES));
+}
+
+static void ring_offer_withdrawn_while_it_is_fetched_is_said_to_be_read(void **state)
+{
+	/* Goal: the sender learns that its source is not its own yet, and nothing is counted. */
+	static struct host_slot slot;
+	struct host_entry e = { .kind = HOST_ENTRY_OFFER, .flags = HOST_ENTRY_LAST };
+
+	(void)state;
+	host_slot_put(&slot, 9, &e);
+	assert_true(host_slot_begin(&slot, 9));
+	assert_int_equal(host_slot_withdraw(&slot, 9), HOST_SLOT_READING);
+	assert_true(host_slot_withdrawn(&slot, 9));
+	assert_false(host_slot_begin(&slot, 9));
+	assert_false(host_slot_take(&slot, 9));
 }
 
 static void broken_by(uint64_t word0, uint64_t word1)
@@ -149,6 +168,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(ring_entry_reads_back_as_written),
 		cmocka_unit_test(ring_offer_is_settled_once),
+		cmocka_unit_test(ring_offer_withdrawn_while_it_is_fetched_is_said_to_be_read),
 		cmocka_unit_test(ring_impossible_entries_are_broken),
 		cmocka_unit_test(ring_garbage_costs_its_writer_the_path),
 	};
