@@ -16,11 +16,11 @@ static void chain_next(void *context, const struct wimm_done *done)
 {
 	struct chain *c = context;
 	struct wimm_on_done again = { .fn = chain_next, .context = c };
-	char here;
+	uintptr_t here = (uintptr_t)__builtin_frame_address(0);
 
 	gate_lock();
-	c->low = (uintptr_t)&here < c->low ? (uintptr_t)&here : c->low;
-	c->high = (uintptr_t)&here > c->high ? (uintptr_t)&here : c->high;
+	c->low = here < c->low ? here : c->low;
+	c->high = here > c->high ? here : c->high;
 	c->failed += done->status != WIMM_OK;
 	c->left--;
 	gate_unlock();
