@@ -114,6 +114,12 @@ void op_fail(struct op *op, wimm_status status, wimm_peer blame, const char *fmt
 	va_end(args);
 }
 
+/* The worker's time is that of its turn, which may have begun before the submission it takes. */
+static uint64_t span_ns(uint64_t from_ns, uint64_t to_ns)
+{
+	return to_ns > from_ns ? to_ns - from_ns : 0;
+}
+
 /* Callback thread: tell the caller, then give the slot back. */
 static void op_deliver(struct delivery *d)
 {
@@ -130,8 +136,10 @@ static void op_deliver(struct delivery *d)
 
 	if (op->kind <= OP_SCATTER)
 		done.bytes = op->bytes_total;
-	done.post_ns = op->post_ns != 0 ? op->post_ns - op->submit_ns : 0;
-	done.transfer_ns = op->post_ns != 0 ? op->settled_ns - op->post_ns : 0;
+	if (op->post_ns != 0) {
+		done.post_ns = span_ns(op->submit_ns, op->post_ns);
+		done.transfer_ns = span_ns(op->post_ns, op->settled_ns);
+	}
 	STAT_ADD(op->worker, callbacks, 1);
 	op->on_done.fn(op->on_done.context, &done);
 	op_release(op);
