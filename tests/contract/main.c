@@ -17,7 +17,8 @@
 #define CASES_MAX 256
 
 #define GROUPS(X)                                                                                  \
-	X(imm) X(session) X(data) X(inbox) X(args) X(group) X(callback) X(ending) X(pressure)
+	X(imm) X(session) X(data) X(inbox) X(args) X(group) X(callback) X(ending) X(pressure)      \
+	X(engine)
 
 #define X(name) extern const struct contract_group group_##name;
 GROUPS(X)
