@@ -5,6 +5,7 @@
 #include "core/engine.h"
 #include "core/error_text.h"
 #include "core/fence.h"
+#include "core/marks.h"
 #include "core/recv.h"
 #include "core/session.h"
 

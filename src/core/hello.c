@@ -13,6 +13,9 @@
 #include <inttypes.h>
 #include <string.h>
 
+/* Before a peer that was busy is asked again. */
+#define BUSY_PAUSE_NS (2 * CLOCK_NS_PER_MS)
+
 static void fill_hello(struct worker *w, struct wire_msg *m, enum wire_type type, uint64_t nonce)
 {
 	memset(m, 0, sizeof(*m));
@@ -230,6 +233,7 @@ void hello_arrived(struct worker *w, struct ctl *c, const struct wire_msg *m)
 	auth_heard_hello(w, p, m);
 	p->nonce = m->u.hello.nonce;
 	p->awaiting_hello = false;
+	p->redial_ns = 0;
 	p->last_rx_ns = w->now_ns;
 	p->connect_deadline_ns = clock_deadline_ns(w->now_ns, w->hello_timeout_ns);
 	accept_paths(w, p);
@@ -254,11 +258,11 @@ static void merge(struct worker *w, struct peer *p, struct peer *real)
 	}
 }
 
-/* Start over on a fresh channel to the same NIC. */
-static void redial(struct worker *w, struct peer *p)
+void hello_redial(struct worker *w, struct peer *p)
 {
 	char text[256];
 
+	p->redial_ns = 0;
 	if (!dial(w, p))
 		peer_down(w, p, WIMM_E_PEER_LOST, 0, "no channel to %s could be started",
 		          session_addr_text(&p->addr, text, sizeof(text)));
@@ -282,7 +286,7 @@ static void learn_instance(struct worker *w, struct peer *p, const uint8_t *inst
 		peer_down(w, p, WIMM_E_NOMEM, 0, "no memory for its table entry");
 		return;
 	}
-	redial(w, p);
+	hello_redial(w, p);
 }
 
 static void ack_refused(struct worker *w, struct peer *p, const struct wire_msg *m)
@@ -302,7 +306,8 @@ static void ack_refused(struct worker *w, struct peer *p, const struct wire_msg 
 	case WIMM_E_BUSY:
 		session_ctl_drop(w, p->ctl, false);
 		p->ctl = NULL;
-		redial(w, p); /* it is ending the session that we have lost */
+		/* It is ending the session that we have lost. */
+		session_chore(w, &p->redial_ns, clock_deadline_ns(w->now_ns, BUSY_PAUSE_NS));
 		return;
 	case WIMM_E_PEER_RESTARTED:
 		peer_down(w, p, why, 0,

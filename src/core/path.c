@@ -2,6 +2,7 @@
 /* The paths of a session: opened with it, up together, lost one by one. */
 #include "core/engine.h"
 #include "core/fence.h"
+#include "core/marks.h"
 #include "core/session.h"
 
 #include "base/assert.h"

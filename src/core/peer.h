@@ -92,6 +92,7 @@ struct peer {
 	struct ctl *ctl;
 	uint32_t dial_nic;   /* remote NIC last tried for the ctl */
 	bool awaiting_hello; /* the other side won the simultaneous open */
+	uint64_t redial_ns;  /* it was busy: when to ask again; 0: no need */
 	struct {
 		uint8_t hello[32];   /* of the hello of this session */
 		uint8_t session[32]; /* its key */

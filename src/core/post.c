@@ -2,6 +2,7 @@
 /* Writes on the worker: from a started operation to posted requests, and from completions back. */
 #include "core/engine.h"
 #include "core/fence.h"
+#include "core/marks.h"
 #include "core/shard.h"
 
 #include "base/assert.h"

@@ -2,6 +2,7 @@
 /* Watermarks: what each side posted and counted on each path, and the two questions they answer:
  * has the receiver counted this (confirm), and can this value still come (retire)? */
 #include "core/engine.h"
+#include "core/marks.h"
 #include "core/recv.h"
 
 #include "base/alloc.h"

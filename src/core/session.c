@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sessions: their messages, their channels, time and goodbye. hello.c starts them. */
-#include "core/fence.h"
-#include "core/session.h"
 #include "core/engine.h"
+#include "core/fence.h"
+#include "core/marks.h"
+#include "core/session.h"
 
 #include "base/alloc.h"
 #include "base/assert.h"
@@ -177,8 +178,7 @@ static void ctl_down(struct worker *w, struct ctl *c, const struct prov_cqe *e)
 	    !p->awaiting_hello && hello_dial_next(w, p))
 		return;
 	peer_ending(w, p, false, e->status == WIMM_E_PROTOCOL ? e->status : WIMM_E_PEER_LOST,
-	            e->vendor_code, "%s at %s",
-	            e->text != NULL ? e->text : "the connection ended",
+	            e->vendor_code, "%s at %s", e->text != NULL ? e->text : "the connection ended",
 	            session_addr_text(&p->addr, text, sizeof(text)));
 }
 
@@ -356,6 +356,28 @@ void session_scan(struct worker *w)
 
 		if (w->now_ns - c->opened_ns >= w->hello_timeout_ns)
 			session_ctl_drop(w, c, false);
+	}
+}
+
+void session_chore(struct worker *w, uint64_t *due_ns, uint64_t at_ns)
+{
+	*due_ns = at_ns;
+	if (at_ns < w->chores_ns)
+		w->chores_ns = at_ns;
+}
+
+void session_chores(struct worker *w)
+{
+	w->chores_ns = CLOCK_NEVER_NS;
+	LIST_FOR_EACH(it, &w->peers) {
+		struct peer *p = LIST_ENTRY(it, struct peer, link);
+
+		if (p->redial_ns == 0 || p->state != PEER_CONNECTING)
+			continue;
+		if (p->redial_ns <= w->now_ns)
+			hello_redial(w, p);
+		else
+			session_chore(w, &p->redial_ns, p->redial_ns);
 	}
 }
 

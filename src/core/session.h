@@ -20,6 +20,10 @@ void hello_acked(struct worker *w, struct peer *p, const struct wire_msg *m);
 void hello_paths(struct worker *w, struct peer *p, const struct wire_msg *m);
 /* The peer did not answer at this NIC of its: try the next. False: there is none. */
 bool hello_dial_next(struct worker *w, struct peer *p);
+/* Start over on a fresh channel to the same NIC. */
+void hello_redial(struct worker *w, struct peer *p);
+/* Something of a peer's is due at a time, which is kept where due_ns points. */
+void session_chore(struct worker *w, uint64_t *due_ns, uint64_t at_ns);
 
 /* How many paths a session with this peer has. */
 uint32_t path_count_of(const struct worker *w, const struct peer *p);

@@ -2,6 +2,7 @@
 /* The life of an operation outside its transfer: ids, submission, the one way it ends. */
 #include "core/engine.h"
 #include "core/fence.h"
+#include "core/marks.h"
 
 #include "base/alloc.h"
 #include "base/assert.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The worker's loop: requests, pending writes, completions, time; sleep when there is nothing. */
 #include "core/engine.h"
+#include "core/marks.h"
 
 #include "base/alloc.h"
 #include "base/assert.h"
@@ -112,6 +113,7 @@ wimm_status worker_init(struct worker *w, struct wimm_engine *engine)
 
 	w->engine = engine;
 	w->epoll_fd = -1;
+	w->chores_ns = CLOCK_NEVER_NS;
 	w->wake.fd = -1;
 	w->room.fd = -1;
 	init_lists(w);
@@ -291,6 +293,8 @@ bool worker_step(struct worker *w, uint64_t now_ns)
 		done += post_pending(w);
 	done += poll_nics(w);
 	run_timers(w);
+	if (w->chores_ns <= w->now_ns)
+		session_chores(w);
 	if (w->sends_stuck != 0)
 		message_unstick(w);
 	if (w->endings != 0 && w->polled_out)
@@ -308,6 +312,8 @@ uint64_t worker_next_ns(const struct worker *w)
 
 	if (w->endings != 0 && w->endings_ns < next)
 		next = w->endings_ns;
+	if (w->chores_ns < next)
+		next = w->chores_ns;
 	if (w->scan_ns < next && (!list_empty(&w->peers) || !list_empty(&w->strangers)))
 		next = w->scan_ns;
 	for (uint32_t i = 0; i < w->nic_count; i++) {

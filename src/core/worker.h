@@ -111,6 +111,7 @@ struct worker {
 	uint64_t pause_ns;        /* of a worker that cannot sleep on a descriptor */
 	uint32_t endings;            /* peers with an ending_step that are not down yet */
 	uint64_t endings_ns;      /* when to look at them next */
+	uint64_t chores_ns;       /* when the next thing is due that a peer has put off */
 	uint32_t sends_stuck;     /* peers whose ctl was full */
 	uint64_t retire_requests; /* peers' questions that are not answered */
 	bool closing;
@@ -216,6 +217,8 @@ void session_cqe(struct worker *w, uint32_t nic, const struct prov_cqe *c);
 void session_scan(struct worker *w);
 void session_talk(struct worker *w);
 void session_endings(struct worker *w);
+/* What peers have put off and is due now. */
+void session_chores(struct worker *w);
 /* Lose a peer once all that it sent before has been read; may_speak: give its goodbye, which
  * travels on another connection, a little time. */
 void peer_ending(struct worker *w, struct peer *p, bool may_speak, wimm_status cause,
@@ -272,29 +275,5 @@ void count_peer_down(struct worker *w, struct peer *p, bool orderly);
 void count_message(struct worker *w, struct peer *p, const struct wire_msg *m);
 /* Tell the receiver how many parts of a split write it will ever see. */
 void count_abandon(struct worker *w, struct leg *leg);
-
-/* retire.c: watermarks, confirm and retire. */
-/* The heartbeat that tells what was counted on each path; id: of the CONFIRM it answers, or 0. */
-void count_fill_marks(const struct peer *p, struct wire_msg *m, uint64_t id);
-/* A message of what was posted on each path. */
-void count_fill_posted(const struct peer *p, struct wire_msg *m, enum wire_type type, uint64_t id);
-/* Whether as much was counted, on the paths that still stand. */
-bool count_reached(const struct peer *p, const uint64_t *mark);
-/* Put a completely acked leg on its peer's list for the next CONFIRM. */
-void count_confirm(struct worker *w, struct leg *leg);
-void confirm_heard(struct worker *w, struct peer *p, const struct wire_msg *m);
-void confirm_asked(struct worker *w, struct peer *p, const struct wire_msg *m);
-void confirm_answer(struct worker *w, struct peer *p);
-void confirm_path_lost(struct worker *w, struct peer *p);
-/* Requests that were told as posted came back unsent: tell the peer again what to wait for. */
-void marks_lowered(struct worker *w, struct peer *p);
-void confirm_peer_down(struct peer *p);
-void retire_start(struct worker *w, struct op *op);
-void retire_cancel(struct worker *w, struct op *op, wimm_status status, const char *text);
-void retire_arrived(struct worker *w, struct peer *p);
-void retire_heard(struct worker *w, struct peer *p, const struct wire_msg *m);
-void retire_asked(struct worker *w, struct peer *p, const struct wire_msg *m);
-void retire_answer(struct worker *w);
-void retire_peer_down(struct worker *w, struct peer *p);
 
 #endif

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CORE_MARKS_H
+#define CORE_MARKS_H
+
+/* retire.c: watermarks, confirm and retire. All on the worker. */
+
+#include "core/worker.h"
+
+/* The heartbeat that tells what was counted on each path; id: of the CONFIRM it answers, or 0. */
+void count_fill_marks(const struct peer *p, struct wire_msg *m, uint64_t id);
+/* A message of what was posted on each path. */
+void count_fill_posted(const struct peer *p, struct wire_msg *m, enum wire_type type, uint64_t id);
+/* Whether as much was counted, on the paths that still stand. */
+bool count_reached(const struct peer *p, const uint64_t *mark);
+/* Put a completely acked leg on its peer's list for the next CONFIRM. */
+void count_confirm(struct worker *w, struct leg *leg);
+void confirm_heard(struct worker *w, struct peer *p, const struct wire_msg *m);
+void confirm_asked(struct worker *w, struct peer *p, const struct wire_msg *m);
+void confirm_answer(struct worker *w, struct peer *p);
+void confirm_path_lost(struct worker *w, struct peer *p);
+/* Requests that were told as posted came back unsent: tell the peer again what to wait for. */
+void marks_lowered(struct worker *w, struct peer *p);
+void confirm_peer_down(struct peer *p);
+void retire_start(struct worker *w, struct op *op);
+void retire_cancel(struct worker *w, struct op *op, wimm_status status, const char *text);
+void retire_arrived(struct worker *w, struct peer *p);
+void retire_heard(struct worker *w, struct peer *p, const struct wire_msg *m);
+void retire_asked(struct worker *w, struct peer *p, const struct wire_msg *m);
+void retire_answer(struct worker *w);
+void retire_peer_down(struct worker *w, struct peer *p);
+
+#endif
