@@ -27,6 +27,7 @@ bool node_acts(const struct run *run, uint32_t n)
 
 void pair_spoil(struct run *run, uint32_t a, uint32_t b)
 {
+	run->spoils++;
 	run->dirty[a][b] = true;
 	run->dirty[b][a] = true;
 }
@@ -63,6 +64,8 @@ static void on_peer_event(void *context, const struct wimm_peer_event *event)
 
 	say(run, "node %u: peer %d %s, %s: %s", n->index, (int)other, names[event->kind],
 	    wimm_status_name(event->cause), event->text);
+	if (event->kind == WIMM_PEER_UP && other != NONE)
+		n->peer_seen[other] = event->peer;
 	if (event->kind == WIMM_PEER_UP || event->kind == WIMM_PEER_RESTARTED || other == NONE)
 		return;
 	if (!n->closing && node_alive(run, other) && pair_clean(run, n->index, other))
@@ -129,8 +132,10 @@ static void region_open(struct run *run, uint32_t n, uint32_t mr)
 
 static void region_renew(struct run *run, uint32_t n, uint32_t life)
 {
-	if (node_alive(run, n) && run->node[n].life == life && !run->node[n].region[MR_CHURN].mr)
+	if (node_alive(run, n) && run->node[n].life == life && !run->node[n].region[MR_CHURN].mr) {
+		run->stats.pattern[PATTERN_REREGISTER]++;
 		region_open(run, n, MR_CHURN);
+	}
 }
 
 static void on_dereg(void *context, const struct wimm_done *done)
@@ -234,6 +239,7 @@ void node_open(struct run *run, uint32_t index)
 	n->nics_dead = 0;
 	n->pools = 0;
 	memset(n->remote, 0, sizeof(n->remote));
+	memset(n->peer_seen, 0, sizeof(n->peer_seen));
 	open_engine(run, n);
 	if (n->life == 0)
 		for (uint32_t mr = 0; mr < MR_COUNT; mr++)
@@ -294,8 +300,10 @@ void node_close(struct run *run, uint32_t index)
 static void node_reopen(struct run *run, uint32_t n, uint32_t unused)
 {
 	(void)unused;
-	if (!run->ending && !run->node[n].engine)
-		node_open(run, n);
+	if (run->ending || run->node[n].engine)
+		return;
+	run->stats.pattern[PATTERN_RESTART]++;
+	node_open(run, n);
 }
 
 void node_kill(struct run *run, uint32_t index, bool silent)

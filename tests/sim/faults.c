@@ -65,7 +65,7 @@ static void thaw(struct run *run, uint32_t n, uint32_t life)
 	node->busy = true;
 }
 
-static void freeze(struct run *run, uint32_t n, uint32_t us)
+void freeze(struct run *run, uint32_t n, uint32_t us)
 {
 	struct node *node = &run->node[n];
 

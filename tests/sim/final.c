@@ -70,9 +70,16 @@ static void check_slot(struct run *run, uint32_t index)
 	const uint8_t *want = payload(index);
 
 	if (s->state != SLOT_OPEN) {
-		if (!all_are(at, s->len, s->state == SLOT_GIVEN ? BYTE_GIVEN : BYTE_DEAD))
+		static const struct {
+			uint8_t byte;
+			const char *text;
+		} end[] = { [SLOT_GIVEN] = { BYTE_GIVEN, "given away" },
+			    [SLOT_DEAD] = { BYTE_DEAD, "released" },
+			    [SLOT_RECLAIMED] = { BYTE_RECLAIMED, "taken back by a fence" } };
+
+		if (!all_are(at, s->len, end[s->state].byte))
 			broken(run, "node %u: rec %u wrote after its target was %s", s->node,
-			       s->rec, s->state == SLOT_GIVEN ? "given away" : "released");
+			       s->rec, end[s->state].text);
 		return;
 	}
 	if (memcmp(at, want, s->len) == 0 && rec->state != REC_ABANDONED)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sim_test [--seeds COUNT] [--first SEED]: that many runs, each from its own seed.
+/* sim_test [--seeds COUNT] [--first SEED] [--jobs COUNT]: that many runs, each from its own seed,
+ * in so many processes.
  * WIMM_SEED=N runs one of them and tells its story. Ends with 1 at the first broken rule. */
 #include "run.h"
 
@@ -10,12 +11,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 /* Wall-clock seconds after which a run counts as hanging; it takes some milliseconds. */
 #define HANG_S    60
 #define SEEDS_MAX 1000000u
+#define JOBS_MAX  16u
 
 static struct run run;
 static volatile uint64_t seed_now;
@@ -72,8 +76,8 @@ static void cancel_waiting(struct run *r)
 static const char *first_open(const struct run *r, bool expects, uint32_t *out)
 {
 	static const char *const kinds[REC_KINDS] = {
-		"single write", "paged write", "scatter", "barrier",        "send",
-		"expectation",  "retire",      "dereg",   "receive buffers"
+		"single write", "paged write", "scatter", "barrier",         "send",
+		"expectation",  "retire",      "dereg",   "receive buffers", "fence"
 	};
 
 	for (*out = 0; *out < r->recs; ++*out)
@@ -143,6 +147,27 @@ static double now_s(void)
 	return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
 }
 
+/* Faults, and behind them patterns. */
+#define KINDS (SIM_FAULT_COUNT + PATTERN_COUNT)
+
+static const char *kind_name(int kind)
+{
+	static const char *const text[] = {
+#define X(name, words) [PATTERN_##name] = words,
+		PATTERN_MAP(X)
+#undef X
+	};
+
+	return kind < SIM_FAULT_COUNT ? sim_fault_name((enum sim_fault)kind)
+	                              : text[kind - SIM_FAULT_COUNT];
+}
+
+static bool seen(const struct stats *s, int kind)
+{
+	return kind < SIM_FAULT_COUNT ? s->fault[kind] != 0
+	                              : s->pattern[kind - SIM_FAULT_COUNT] != 0;
+}
+
 /* The figures that a set of seeds must have to be worth its name. */
 static int report(uint32_t count, uint32_t *ops, uint32_t *faults, const uint32_t *with,
                   double seconds)
@@ -152,9 +177,8 @@ static int report(uint32_t count, uint32_t *ops, uint32_t *faults, const uint32_
 
 	printf("%u seeds in %.1f s, %.0f a second; median %u operations, %u faults a seed\n", count,
 	       seconds, count / seconds, ops_median, faults_median);
-	for (int kind = 0; kind < SIM_FAULT_COUNT; kind++) {
-		printf("  %5.1f %% of seeds: %s\n", 100.0 * with[kind] / count,
-		       sim_fault_name((enum sim_fault)kind));
+	for (int kind = 0; kind < KINDS; kind++) {
+		printf("  %5.1f %% of seeds: %s\n", 100.0 * with[kind] / count, kind_name(kind));
 		weak += count >= 500 && with[kind] * 20 < count;
 	}
 	weak += count >= 500 && (ops_median < 200 || faults_median < 2);
@@ -164,51 +188,93 @@ static int report(uint32_t count, uint32_t *ops, uint32_t *faults, const uint32_
 	return weak ? 1 : 0;
 }
 
-static int run_many(uint64_t first, uint32_t count)
+/* What the processes that run the seeds leave behind. */
+struct figures {
+	uint32_t with[JOBS_MAX][KINDS];
+	uint32_t values[]; /* operations of each seed, then faults */
+};
+
+static void run_some(struct figures *f, uint64_t first, uint32_t count, uint32_t job, uint32_t jobs)
 {
-	uint32_t *ops = calloc(count, sizeof(*ops)), *faults = calloc(count, sizeof(*faults));
-	uint32_t with[SIM_FAULT_COUNT] = { 0 };
+	for (uint32_t i = job; i < count; i += jobs) {
+		run_seed(first + i, false);
+		f->values[i] = (uint32_t)run.stats.ops;
+		f->values[count + i] = (uint32_t)run.stats.faults;
+		for (int kind = 0; kind < KINDS; kind++)
+			f->with[job][kind] += seen(&run.stats, kind);
+	}
+}
+
+/* Whether all went well; the others go on to their ends. */
+static bool run_jobs(struct figures *f, uint64_t first, uint32_t count, uint32_t jobs)
+{
+	pid_t pid[JOBS_MAX];
+	bool well = true;
+
+	for (uint32_t j = 0; j < jobs; j++) {
+		pid[j] = fork();
+		if (pid[j] == 0) {
+			run_some(f, first, count, j, jobs);
+			_Exit(0);
+		}
+	}
+	for (uint32_t j = 0; j < jobs; j++) {
+		int status = -1;
+
+		if (pid[j] < 0 || waitpid(pid[j], &status, 0) < 0 || status != 0)
+			well = false;
+	}
+	return well;
+}
+
+static int run_many(uint64_t first, uint32_t count, uint32_t jobs)
+{
+	size_t bytes = sizeof(struct figures) + 2 * (size_t)count * sizeof(uint32_t);
+	struct figures *f =
+		mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	double start = now_s();
 	int result;
 
-	if (!ops || !faults)
+	if (f == MAP_FAILED)
 		return 2;
-	for (uint32_t i = 0; i < count; i++) {
-		run_seed(first + i, false);
-		ops[i] = (uint32_t)run.stats.ops;
-		faults[i] = (uint32_t)run.stats.faults;
-		for (int kind = 0; kind < SIM_FAULT_COUNT; kind++)
-			with[kind] += run.stats.fault[kind] != 0;
-	}
+	if (jobs == 1)
+		run_some(f, first, count, 0, 1);
+	else if (!run_jobs(f, first, count, jobs))
+		return 1;
+	for (uint32_t j = 1; j < jobs; j++)
+		for (int kind = 0; kind < KINDS; kind++)
+			f->with[0][kind] += f->with[j][kind];
 	printf("PASS sim/seeds:%" PRIu64 "..%" PRIu64 "\n", first, first + count - 1);
-	result = report(count, ops, faults, with, now_s() - start);
-	free(ops);
-	free(faults);
+	result = report(count, f->values, f->values + count, f->with[0], now_s() - start);
+	munmap(f, bytes);
 	return result;
 }
 
 int main(int argc, char **argv)
 {
 	const char *one = getenv("WIMM_SEED");
-	uint64_t first = 1, count = 200;
+	uint64_t first = 1, count = 200, jobs = 1;
 
 	for (int i = 1; i + 1 < argc; i += 2) {
 		if (strcmp(argv[i], "--seeds") == 0)
 			count = strtoull(argv[i + 1], NULL, 0);
 		else if (strcmp(argv[i], "--first") == 0)
 			first = strtoull(argv[i + 1], NULL, 0);
+		else if (strcmp(argv[i], "--jobs") == 0)
+			jobs = strtoull(argv[i + 1], NULL, 0);
 		else
 			count = 0;
 	}
-	if (count == 0 || count > SEEDS_MAX || (argc % 2) == 0) {
-		fprintf(stderr, "usage: %s [--seeds 1..%u] [--first SEED]\n", argv[0], SEEDS_MAX);
+	if (count == 0 || count > SEEDS_MAX || jobs == 0 || jobs > JOBS_MAX || (argc % 2) == 0) {
+		fprintf(stderr, "usage: %s [--seeds 1..%u] [--first SEED] [--jobs 1..%u]\n",
+		        argv[0], SEEDS_MAX, JOBS_MAX);
 		return 2;
 	}
 	signal(SIGABRT, on_fatal);
 	signal(SIGSEGV, on_fatal);
 	signal(SIGALRM, on_fatal);
 	if (!one)
-		return run_many(first, (uint32_t)count);
+		return run_many(first, (uint32_t)count, (uint32_t)jobs);
 	run_seed(strtoull(one, NULL, 0), true);
 	printf("seed %s: %" PRIu64 " operations, %" PRIu64 " done, %" PRIu64 " faults, %" PRIu64
 	       " events, %.3f ms\n",

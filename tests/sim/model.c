@@ -87,6 +87,7 @@ uint32_t slots_new(struct run *run, struct rec *rec, uint32_t node, uint32_t mr,
 			.group = NONE,
 			.next_in_mr = NONE,
 			.next_in_group = NONE,
+			.fence = NONE,
 			.state = SLOT_OPEN,
 		};
 		if (region->slot_first == NONE)
@@ -366,6 +367,7 @@ static void retire_settled(struct run *run, struct rec *rec)
 	g->retiring = false;
 	if (rec->status != WIMM_OK)
 		return;
+	run->stats.pattern[PATTERN_RETIRE]++;
 	if (group_current(run, g) && group_count(run, g) != 0)
 		broken(run, "node %u: %#x is retired with %" PRIu64 " left", g->node, g->imm,
 		       group_count(run, g));
@@ -410,6 +412,8 @@ void rec_settled(struct run *run, struct rec *rec, const struct wimm_done *done)
 		expect_fired(run, rec);
 	else if (rec->kind == REC_RETIRE)
 		retire_settled(run, rec);
+	else if (rec->kind == REC_FENCE)
+		fence_settled(run, rec, done->fence);
 }
 
 /* --- expectations --- */
@@ -421,7 +425,7 @@ static void check_slot_whole(struct run *run, uint32_t index)
 	const uint8_t *want = payload(index);
 	uint32_t i = 0;
 
-	if (s->state == SLOT_DEAD || memcmp(at, want, s->len) == 0)
+	if (s->state == SLOT_DEAD || s->state == SLOT_RECLAIMED || memcmp(at, want, s->len) == 0)
 		return;
 	while (at[i] == want[i])
 		i++;

@@ -203,6 +203,8 @@ static wimm_status submit(struct run *run, struct rec *rec)
 	case REC_RETIRE:
 		return wimm_retire_imm(run->node[rec->node].engine, run->group[rec->group].imm,
 		                       &done, &rec->op);
+	case REC_FENCE:
+		return fence_submit(run, rec, &done);
 	default:
 		return WIMM_E_INVAL;
 	}
@@ -245,13 +247,16 @@ static void deadline_passed(struct run *run, uint32_t index, uint32_t unused)
 
 static void tell_accepted(struct run *run, const struct rec *rec)
 {
-	static const char *const kinds[REC_KINDS] = { "write",   "pages", "scatter",
-		                                      "barrier", "send",  "expect",
-		                                      "retire",  "dereg", "recvs" };
+	static const char *const kinds[REC_KINDS] = { "write", "pages",  "scatter", "barrier",
+		                                      "send",  "expect", "retire",  "dereg",
+		                                      "recvs", "fence" };
 
 	if (!run->verbose)
 		return;
-	if (rec->group != NONE)
+	if (rec->kind == REC_FENCE)
+		say(run, "node %u: rec %u fences node %u%s within %u us", rec->node, rec->index,
+		    rec->to, rec->flags ? " now" : "", (unsigned)rec->count);
+	else if (rec->group != NONE)
 		say(run, "node %u: rec %u %s of imm %#x, count %u", rec->node, rec->index,
 		    kinds[rec->kind], run->group[rec->group].imm, (unsigned)rec->count);
 	else
@@ -313,6 +318,7 @@ void rec_cancel(struct run *run, struct rec *rec)
 	say(run, "node %u: rec %u cancel, %s", rec->node, rec->index, wimm_status_name(st));
 	if (st == WIMM_OK && rec->cancel_ns == 0) {
 		rec->cancel_ns = run_now(run) | 1;
+		run->stats.pattern[PATTERN_CANCEL]++;
 	} else if (st != WIMM_OK && st != WIMM_E_NOT_FOUND) {
 		broken(run, "node %u: cancel of rec %u refused with %s", rec->node, rec->index,
 		       wimm_status_name(st));

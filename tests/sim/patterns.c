@@ -73,7 +73,8 @@ static void cancel_some(struct run *run, uint32_t unused, uint32_t unused2)
 		struct rec *rec = &run->rec[run->recs - 1 - back];
 
 		if (rec->state != REC_ACCEPTED || rec->kind == REC_DEREG || rec->cancel_ns != 0 ||
-		    rec->kind == REC_BARRIER || rec->index == patterns.stream.victim)
+		    rec->kind == REC_BARRIER || (rec->kind == REC_FENCE && chance(run, 80)) ||
+		    rec->index == patterns.stream.victim)
 			continue;
 		rec_cancel(run, rec);
 		return;
@@ -163,6 +164,7 @@ static void on_round(void *context, const struct wimm_done *done)
 		return;
 	}
 	b->fired[i]++;
+	run->stats.pattern[PATTERN_BARRIER]++;
 	for (uint32_t k = 0; k < b->count; k++)
 		if (b->entered[k] < b->fired[i])
 			broken(run, "barrier: node %u was let through round %u before node %u came",
@@ -306,6 +308,7 @@ static void start_stream(struct run *run, uint32_t unused, uint32_t unused2)
 	rec_submit(run, victim->index, 0);
 	s->victim = victim->index;
 	s->on = true;
+	run->stats.pattern[PATTERN_STREAM]++;
 }
 
 static void stream_tick(struct run *run, uint32_t unused, uint32_t unused2)

@@ -273,6 +273,8 @@ void run_open(struct run *run, uint64_t seed, bool verbose)
 		       (unsigned)run->cfg.min_delay_ns, (unsigned)run->cfg.max_delay_ns,
 		       run->cfg.no_cancel ? "no" : "yes", (unsigned)run->cfg.max_write_bytes);
 	faults_plan(run); /* probabilities become part of the world */
+	fences_plan(run);
+	run->stats.pattern[PATTERN_SLOW_LINK] = run->cfg.link_bytes_per_s != 0;
 	if (sim_world_open(&run->cfg, &run->world) != WIMM_OK)
 		_Exit(2);
 	memory_reset(run);

@@ -14,34 +14,11 @@
 #include "core/engine.h"
 #include "plat/rand.h"
 #include "prov/sim/sim.h"
+#include "sizes.h"
+#include "stats.h"
 
 #include <wimm/imm.h>
 #include <wimm/transfer.h>
-
-#define NODES_MAX   6u
-#define NICS_MAX    4u
-#define RECS_MAX    12288u
-#define SLOTS_MAX   24576u
-#define GROUPS_MAX  1024u
-#define ACTIONS_MAX 16384u
-#define POOLS_MAX   4u
-#define NONE        UINT32_MAX
-
-#define US UINT64_C(1000)
-#define MS UINT64_C(1000000)
-
-/* Region bytes: untouched, given away after being counted, of a region that is gone, and sources
- * whose operation has settled. */
-#define BYTE_POISON  0xa5
-#define BYTE_GIVEN   0x44
-#define BYTE_DEAD    0x33
-#define BYTE_SETTLED 0xdd
-
-/* Each node has two target regions: one that stays, and one that is deregistered now and then. */
-enum { MR_KEEP, MR_CHURN, MR_COUNT };
-#define MR_BYTES     (384u << 10)
-#define SOURCE_BYTES (1u << 20)
-#define MSG_BYTES    256u
 
 struct run;
 typedef void (*action_fn)(struct run *run, uint32_t a, uint32_t b);
@@ -63,6 +40,7 @@ enum rec_kind {
 	REC_RETIRE,
 	REC_DEREG,
 	REC_RECVS,
+	REC_FENCE,
 	REC_KINDS
 };
 
@@ -92,12 +70,16 @@ struct rec {
 	uint32_t src_off, src_len, src_stride, page_len;
 	/* Expectations: group and count; retire: group; dereg: region. */
 	uint32_t group;
-	uint64_t count;
-	/* Sends. */
+	uint64_t count; /* fence: its deadline in microseconds */
+	/* Sends; fence: the peer. */
 	uint32_t to, len, delivered;
+	/* Fences. */
+	wimm_peer peer;
+	uint32_t spoils; /* run.spoils when it was asked for */
+	bool surely;     /* the peer is well and has all the time to confirm */
 };
 
-enum slot_state { SLOT_OPEN, SLOT_GIVEN, SLOT_DEAD };
+enum slot_state { SLOT_OPEN, SLOT_GIVEN, SLOT_DEAD, SLOT_RECLAIMED };
 
 struct slot {
 	uint32_t rec;
@@ -107,6 +89,7 @@ struct slot {
 	uint32_t group;   /* NONE: carries no immediate */
 	uint32_t imms;
 	uint32_t next_in_mr, next_in_group;
+	uint32_t fence; /* rec of the fence that ends its writer; NONE */
 	enum slot_state state;
 };
 
@@ -161,6 +144,7 @@ struct node {
 	uint32_t source_limit; /* bytes that this life may use up to */
 	struct region region[MR_COUNT];
 	struct remote remote[NODES_MAX][MR_COUNT];
+	wimm_peer peer_seen[NODES_MAX]; /* the last that came up; 0: none */
 	struct pool pool[POOLS_MAX];
 	uint32_t pools;
 	bool frozen;
@@ -170,13 +154,6 @@ struct node {
 	bool busy;                 /* its last turn did something */
 	uint64_t frozen_ns;        /* of the last freeze */
 	uint64_t nics_dead;
-};
-
-struct stats {
-	uint64_t ops, settled_ok, bytes, virtual_ns;
-	uint64_t fault[SIM_FAULT_COUNT];
-	uint64_t faults;
-	uint64_t events;
 };
 
 struct run {
@@ -192,6 +169,7 @@ struct run {
 	bool ending; /* the final cancels have begun */
 	uint32_t nodes;
 	struct node node[NODES_MAX];
+	uint32_t spoils;                  /* faults that excuse somebody, so far */
 	bool dirty[NODES_MAX][NODES_MAX]; /* a fault came between the two: losses are excused */
 	struct action action[ACTIONS_MAX];
 	uint32_t actions;
@@ -282,6 +260,11 @@ void keep_house(struct run *run, uint32_t unused, uint32_t unused2);
 /* Source bytes for all slots of a rec, at a stride or (0) packed; false: no room. */
 bool sources_fill(struct run *run, struct rec *rec, uint32_t stride);
 
+/* --- fences.c --- */
+void fences_plan(struct run *run);
+wimm_status fence_submit(struct run *run, struct rec *rec, const struct wimm_on_done *done);
+void fence_settled(struct run *run, struct rec *rec, uint32_t answer);
+
 /* --- patterns.c, faults.c --- */
 uint32_t any_node(struct run *run);
 void patterns_plan(struct run *run);
@@ -293,6 +276,7 @@ bool patterns_rest(const struct run *run, uint32_t node);
 bool patterns_fenced(const struct run *run, uint32_t a, uint32_t b);
 void patterns_node_down(struct run *run, uint32_t node);
 void faults_plan(struct run *run);
+void freeze(struct run *run, uint32_t n, uint32_t us);
 void faults_heal(struct run *run);
 void faults_listen(void *context, enum sim_fault kind, uint32_t nic);
 
