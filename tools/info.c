@@ -132,6 +132,7 @@ static void print_nic(const cJSON *nic)
 	const cJSON *caps = cJSON_GetObjectItemCaseSensitive(nic, "capabilities");
 	const cJSON *device = cJSON_GetObjectItemCaseSensitive(nic, "device");
 	const cJSON *link = cJSON_GetObjectItemCaseSensitive(nic, "link_bytes_per_s");
+	const cJSON *note = cJSON_GetObjectItemCaseSensitive(nic, "note");
 	char numa[32];
 
 	if (strcmp(member_text(nic, "status"), "OK") != 0) {
@@ -146,6 +147,8 @@ static void print_nic(const cJSON *nic)
 		printf("%.1f Gbit/s\n", link->valuedouble * 8e-9);
 	else
 		printf("speed unknown\n");
+	if (cJSON_IsString(note))
+		printf("      %s\n", note->valuestring);
 	printf("      %s, %s, %s; %.0f writes in flight, longest write %.0f bytes\n",
 	       member_bool(caps, "ordered") ? "ordered" : "unordered",
 	       member_bool(caps, "identifies_source") ? "tells sources apart" : "no sources",
@@ -155,6 +158,7 @@ static void print_nic(const cJSON *nic)
 
 static void print_providers(const cJSON *info)
 {
+	const cJSON *same_host = cJSON_GetObjectItemCaseSensitive(info, "same_host");
 	const cJSON *provider;
 	const cJSON *nic;
 	const cJSON *memory;
@@ -166,6 +170,8 @@ static void print_providers(const cJSON *info)
 		       member_text(provider, "state"), member_text(provider, "what"));
 		cJSON_ArrayForEach(nic, list_of(provider, "nics")) print_nic(nic);
 	}
+	printf("\nPeers of this machine\n  %s: %s\n", member_text(same_host, "setting"),
+	       member_text(same_host, "meaning"));
 	printf("\nMemory\n");
 	cJSON_ArrayForEach(memory, list_of(info, "memory"))
 		printf("  %-8s %s\n", member_text(memory, "kind"), member_text(memory, "state"));

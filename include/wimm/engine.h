@@ -26,6 +26,7 @@ typedef uint64_t wimm_op;
 #define WIMM_DEFAULT_PORT 18515
 #define WIMM_MAX_NICS 16
 #define WIMM_ERROR_TEXT_BYTES 256
+#define WIMM_NIC_SAME_HOST 0xffffffffu /* no NIC: this machine's memory */
 
 /** The address of an engine: all its NICs and its instance, as bytes that any channel may carry. */
 struct wimm_net_addr {
@@ -75,7 +76,7 @@ struct wimm_peer_event {
 	wimm_peer_event_kind kind;
 	wimm_status cause;
 	wimm_peer peer;
-	uint32_t nic_index;      /* local NIC, for the NIC events */
+	uint32_t nic_index;      /* local NIC, or WIMM_NIC_SAME_HOST, for the NIC events */
 	uint8_t instance[WIMM_INSTANCE_BYTES];
 	const char *text;        /* valid during the callback only */
 };
@@ -200,6 +201,25 @@ WIMM_API WIMM_MUST_CHECK wimm_status wimm_fence_peer(struct wimm_engine *engine,
 						     const struct wimm_fence_opts *opts,
 						     const struct wimm_on_done *on_done,
 						     wimm_op *out_op);
+
+struct wimm_peer_info {
+	uint32_t size;               /* in: sizeof the caller's struct */
+	uint32_t up;                 /* 1: its session stands */
+	uint32_t paths_up;
+	uint32_t same_host;          /* 1: writes go through this machine's memory, not a NIC */
+	wimm_progress_mode progress; /* its own */
+	uint32_t reserved_32;
+	uint8_t instance[WIMM_INSTANCE_BYTES]; /* zero: not known yet */
+	uint64_t reserved[4];
+	char way[WIMM_ERROR_TEXT_BYTES]; /* which way its writes go and why, for people */
+};
+#define WIMM_PEER_INFO_INIT { .size = sizeof(struct wimm_peer_info) }
+
+/** What is known of a peer, also of one that was lost lately.
+ *  Returns: OK, E_NOT_FOUND, E_INVAL, E_FORKED.  Thread: any.  Blocks: for one turn of the
+ *  worker. */
+WIMM_API WIMM_MUST_CHECK wimm_status wimm_peer_get_info(struct wimm_engine *engine, wimm_peer peer,
+							struct wimm_peer_info *out);
 
 struct wimm_error_info {
 	wimm_status status;

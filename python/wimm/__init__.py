@@ -14,7 +14,7 @@ from . import _abi, _native
 from ._abi import PeerEventKind, Scope, Status
 from ._native import use_library
 from .address import Address
-from .engine import Engine, PeerError, PeerEvent, Stats
+from .engine import Engine, PeerError, PeerEvent, PeerInfo, Stats
 from .errors import Again, Cancelled, Error
 from .objects import Barrier, PeerGroup, Receiver, Watcher
 from .operation import Done, Operation
@@ -25,8 +25,9 @@ __version__ = _abi.WIMM_VERSION_STRING
 
 __all__ = [
     "Address", "Again", "Barrier", "Cancelled", "Done", "Engine", "Error", "Operation", "Pages",
-    "PeerError", "PeerEvent", "PeerEventKind", "PeerGroup", "Receiver", "Region", "RemoteRegion",
-    "Scope", "Slice", "Stats", "Status", "Watcher", "info", "kv", "rendezvous", "use_library",
+    "PeerError", "PeerEvent", "PeerEventKind", "PeerGroup", "PeerInfo", "Receiver", "Region",
+    "RemoteRegion", "Scope", "Slice", "Stats", "Status", "Watcher", "info", "kv", "rendezvous",
+    "use_library",
 ]
 
 

@@ -31,6 +31,7 @@ WIMM_NET_ADDR_MAX_TEXT = 2048
 WIMM_DEFAULT_PORT = 18515
 WIMM_MAX_NICS = 16
 WIMM_ERROR_TEXT_BYTES = 256
+WIMM_NIC_SAME_HOST = 4294967295
 WIMM_FENCE_NOW = 1
 WIMM_MR_DESC_MAX_BYTES = 2048
 WIMM_MR_LOCAL_ONLY = 1
@@ -277,6 +278,22 @@ class wimm_fence_opts(Structure):
         ("flags", c_uint32),
         ("deadline_us", c_uint64),
         ("reserved", c_uint64 * 4),
+    ]
+
+
+class wimm_peer_info(Structure):
+    """struct wimm_peer_info"""
+
+    _fields_ = [
+        ("size", c_uint32),
+        ("up", c_uint32),
+        ("paths_up", c_uint32),
+        ("same_host", c_uint32),
+        ("progress", c_int),
+        ("reserved_32", c_uint32),
+        ("instance", c_uint8 * 16),
+        ("reserved", c_uint64 * 4),
+        ("way", c_char * 256),
     ]
 
 
@@ -683,6 +700,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
         POINTER(wimm_on_done),
         POINTER(c_uint64),
     ]),
+    "wimm_peer_get_info": (c_int, [c_void_p, c_uint64, POINTER(wimm_peer_info)]),
     "wimm_peer_last_error": (c_int, [c_void_p, c_uint64, POINTER(wimm_error_info)]),
     "wimm_cancel": (c_int, [c_void_p, c_uint64]),
     "wimm_progress": (c_int, [c_void_p, POINTER(c_int)]),

@@ -42,6 +42,16 @@ class PeerError(NamedTuple):
     text: str
 
 
+class PeerInfo(NamedTuple):
+    """What is known of a peer."""
+
+    up: bool            #: its session stands
+    paths_up: int
+    same_host: bool     #: writes go through this machine's memory, not a NIC
+    instance: bytes     #: zero: not known yet
+    way: str            #: which way its writes go and why, for people
+
+
 class Stats(NamedTuple):
     """An engine's counters. Each is exact, together they are no snapshot."""
 
@@ -227,6 +237,15 @@ class Engine(Transfers):
             _native.check(status)
         return PeerError(as_status(info.status), info.vendor_code,
                          info.text.decode(errors="replace"))
+
+    def peer_info(self, peer: int) -> PeerInfo:
+        """What is known of a peer, also of one that was lost lately."""
+        info = _abi.wimm_peer_info(size=ctypes.sizeof(_abi.wimm_peer_info))
+        with self._gate as handle:
+            _native.check(self._lib.wimm_peer_get_info(handle, _calls.unsigned("peer", peer),
+                                                       ctypes.byref(info)))
+        return PeerInfo(bool(info.up), info.paths_up, bool(info.same_host), bytes(info.instance),
+                        info.way.decode(errors="replace"))
 
     def peer_group(self, peers: Iterable[int]) -> PeerGroup:
         """A fixed list of peers for scatter() and barrier(), looked up once."""

@@ -80,6 +80,9 @@
 #define CONFIG_TEXT_MAP(X)                                                                         \
 	X(PROVIDER, "provider", 32, "tcp",                                                         \
 	  "what moves the bytes of an engine that names no provider: tcp, host, verbs or sim")     \
+	X(SAME_HOST, "same_host", 16, "auto",                                                      \
+	  "peers of this machine: auto (through its memory where the probe at the hello"           \
+	  " succeeds, else NICs), off (NICs) or require (no session otherwise)")                   \
 	X(HOST_WAY, "host_way", 16, "auto",                                                        \
 	  "host: how long writes travel: auto (into memory of wimm_alloc, else as pull), pull"     \
 	  " (the receiver fetches them), push (the sender writes them) or ring")                   \

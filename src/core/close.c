@@ -130,8 +130,8 @@ static void dereg_all(struct wimm_engine *engine)
 
 		if (atomic_load_explicit(&mr->public_state, memory_order_acquire) == MR_FREE)
 			continue;
-		for (uint32_t k = 0; k < w->nic_count; k++)
-			w->prov->dereg(w->nic[k].dev, mr->key[k]);
+		for (uint32_t k = 0; k < w->dev_count; k++)
+			w->nic[k].ops->dereg(w->nic[k].dev, mr->key[k]);
 	}
 }
 

@@ -287,7 +287,7 @@ static wimm_status check_owes(const struct wimm_engine *engine, uint64_t count,
 			return WIMM_E_NOT_FOUND;
 		}
 	}
-	return engine->worker.nic[0].caps.identifies_source ? WIMM_OK : WIMM_E_UNSUPPORTED;
+	return engine->worker.identifies_source ? WIMM_OK : WIMM_E_UNSUPPORTED;
 }
 
 static wimm_status check_expect(const struct wimm_engine *engine, uint64_t count,

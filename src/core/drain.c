@@ -65,7 +65,7 @@ void drain_step(struct worker *w, struct peer *p)
 		struct prov_wr flush = { .token = FLUSH_TOKEN };
 
 		if (path->state != PATH_UP || !path->dirty || path->flushing ||
-		    w->prov->post(path->prov, &flush, 1) == 0)
+		    path_ops(w, path)->post(path->prov, &flush, 1) == 0)
 			continue; /* full: tried again when something has come back */
 		path->dirty = false;
 		path->flushing = true;

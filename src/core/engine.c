@@ -2,6 +2,7 @@
 /* Opening an engine, and what can be asked of it. close.c ends it. */
 #include "core/engine.h"
 #include "core/error_text.h"
+#include "core/same_host.h"
 
 #include "base/alloc.h"
 #include "base/config.h"
@@ -85,8 +86,12 @@ static wimm_status split_nics(const char *list, char (*out)[PROV_TEXT_BYTES], ui
 
 void engine_close_nics(struct worker *w)
 {
-	while (w->nic_count != 0)
-		w->prov->close(w->nic[--w->nic_count].dev);
+	while (w->dev_count != 0) {
+		struct nic *nic = &w->nic[--w->dev_count];
+
+		nic->ops->close(nic->dev);
+	}
+	w->nic_count = 0;
 }
 
 static wimm_status open_nic(struct wimm_engine *engine, const char *text, uint32_t index)
@@ -109,15 +114,28 @@ static wimm_status open_nic(struct wimm_engine *engine, const char *text, uint32
 		               w->prov->name, error.text);
 		return st;
 	}
+	nic->ops = w->prov;
 	w->nic_count = index + 1;
+	w->dev_count = w->nic_count;
 	w->prov->addr(nic->dev, &nic->addr);
 	engine->self.nic[index] = nic->addr;
 	engine->self.nic_count = w->nic_count;
-	if (nic->caps.max_write_bytes < w->max_write_bytes)
-		w->max_write_bytes = nic->caps.max_write_bytes;
 	if (nic->caps.max_ctl_bytes < w->max_msg_bytes + WIRE_MAX_OVERHEAD_BYTES)
 		w->max_msg_bytes = nic->caps.max_ctl_bytes - WIRE_MAX_OVERHEAD_BYTES;
 	return WIMM_OK;
+}
+
+/* What every device can, the one for neighbours included. */
+static void learn_caps(struct worker *w)
+{
+	w->identifies_source = true;
+	for (uint32_t i = 0; i < w->dev_count; i++) {
+		const struct prov_caps *caps = &w->nic[i].caps;
+
+		w->identifies_source = w->identifies_source && caps->identifies_source;
+		if (caps->max_write_bytes < w->max_write_bytes)
+			w->max_write_bytes = caps->max_write_bytes;
+	}
 }
 
 static wimm_status open_nics(struct wimm_engine *engine, const char *list)
@@ -142,8 +160,12 @@ static wimm_status open_nics(struct wimm_engine *engine, const char *list)
 	}
 	for (uint32_t i = 0; st == WIMM_OK && i < count; i++)
 		st = open_nic(engine, nics[i], i);
+	if (st == WIMM_OK)
+		st = same_host_open(engine);
 	if (st != WIMM_OK)
 		engine_close_nics(&engine->worker);
+	else
+		learn_caps(&engine->worker);
 	return st;
 }
 

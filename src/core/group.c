@@ -213,7 +213,7 @@ static wimm_status submit_round(struct wimm_barrier *b, uint64_t deadline_us)
 		owes[i].peer = wimm_remote_mr_peer(b->dst[i]);
 		owes[i].count = 1;
 	}
-	if (w->nic[0].caps.identifies_source) {
+	if (w->identifies_source) {
 		e.owes = owes;
 		e.owes_count = b->count;
 	}

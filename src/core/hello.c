@@ -3,6 +3,7 @@
  * when both start one at once, that of the smaller instance wins. Whoever is known by address only
  * is first asked for its instance. docs/WIRE.md has the rules. */
 #include "core/engine.h"
+#include "core/same_host.h"
 #include "core/session.h"
 
 #include "base/alloc.h"
@@ -41,7 +42,7 @@ static bool dial(struct worker *w, struct peer *p)
 
 		if (c == NULL)
 			return false;
-		c->prov = w->prov->ctl_open(w->nic[nic].dev, &p->addr.nic[p->dial_nic], c);
+		c->prov = ctl_ops(w, c)->ctl_open(w->nic[nic].dev, &p->addr.nic[p->dial_nic], c);
 		if (c->prov == NULL) {
 			mem_free(c);
 			continue;
@@ -53,6 +54,7 @@ static bool dial(struct worker *w, struct peer *p)
 		fill_hello(w, &m, WIRE_HELLO, p->nonce);
 		if (p->instance_known)
 			memcpy(m.u.hello.target, p->addr.instance, WIMM_INSTANCE_BYTES);
+		same_host_say(w, &m);
 		auth_begin(w, p, &m);
 		session_say(w, p, &m);
 		return true;
@@ -103,7 +105,7 @@ static void refuse(struct worker *w, struct ctl *c, const struct wire_msg *hello
 	m.u.hello.path_count = 0;
 	len = wire_encode(&m, w->scratch, w->scratch_bytes);
 	if (len != 0)
-		(void)w->prov->ctl_send(c->prov, w->scratch, len);
+		(void)ctl_ops(w, c)->ctl_send(c->prov, w->scratch, len);
 	session_ctl_drop(w, c, true);
 }
 
@@ -122,22 +124,24 @@ static void refuse_stranger(struct worker *w, struct ctl *c, const struct wire_m
 	m.u.hello.self = hello->u.hello.self; /* its own */
 	len = wire_encode(&m, w->scratch, w->scratch_bytes);
 	if (len != 0)
-		(void)w->prov->ctl_send(c->prov, w->scratch, len);
+		(void)ctl_ops(w, c)->ctl_send(c->prov, w->scratch, len);
 	session_ctl_drop(w, c, true);
 }
 
-static void accept_paths(struct worker *w, struct peer *p)
+static void accept_paths(struct worker *w, struct peer *p, const struct wire_msg *hello)
 {
 	struct wire_msg m;
 	bool any = false;
 
-	p->path_count = path_count_of(w, p);
+	path_plan(w, p, same_host_asked(w, p, hello));
 	fill_hello(w, &m, WIRE_HELLO_ACK, p->nonce);
 	m.u.hello.status = WIMM_OK;
 	m.u.hello.path_count = p->path_count;
 	auth_begin(w, p, &m);
 	for (uint32_t k = 0; k < p->path_count; k++) {
 		any = path_prepare(w, p, k, &m.u.hello.offer[k]) || any;
+		if (k == p->host_path)
+			same_host_wrap(w, &m.u.hello.offer[k]);
 		auth_mask_offer(w, p, true, k, &m.u.hello.offer[k]);
 	}
 	if (!any) {
@@ -236,7 +240,7 @@ void hello_arrived(struct worker *w, struct ctl *c, const struct wire_msg *m)
 	p->redial_ns = 0;
 	p->last_rx_ns = w->now_ns;
 	p->connect_deadline_ns = clock_deadline_ns(w->now_ns, w->hello_timeout_ns);
-	accept_paths(w, p);
+	accept_paths(w, p, m);
 }
 
 /* The peer known by address only is the one known by instance: one session serves both. */
@@ -339,16 +343,16 @@ static const char *ack_wrong(const struct peer *p, const struct wire_msg *m)
 	return NULL;
 }
 
-static void connect_path(struct worker *w, struct peer *p, uint32_t k, struct prov_offer offer,
-                         bool of_acceptor)
+static void connect_path(struct worker *w, struct peer *p, uint32_t k, struct prov_offer offer)
 {
-	auth_mask_offer(w, p, of_acceptor, k, &offer);
-	w->prov->path_connect(p->path[k].prov, &offer);
+	auth_mask_offer(w, p, false, k, &offer);
+	path_ops(w, &p->path[k])->path_connect(p->path[k].prov, &offer);
 }
 
 void hello_acked(struct worker *w, struct peer *p, const struct wire_msg *m)
 {
 	struct wire_msg paths = { .type = WIRE_PATHS };
+	struct prov_offer offer[WIRE_MAX_PATHS];
 	const char *wrong = ack_wrong(p, m);
 
 	if (wrong != NULL) {
@@ -365,7 +369,10 @@ void hello_acked(struct worker *w, struct peer *p, const struct wire_msg *m)
 		return;
 	}
 	learn_hello(w, p, m);
-	p->path_count = path_count_of(w, p);
+	/* One more than the NICs make is the answer to our own place on this machine. */
+	path_plan(w, p, same_host_there(w));
+	if (same_host_there(w) && m->u.hello.path_count != p->path_count)
+		path_plan(w, p, false);
 	if (m->u.hello.path_count != p->path_count) {
 		peer_down(w, p, WIMM_E_PROTOCOL, 0,
 		          "it offers %" PRIu32 " paths, expected %" PRIu32, m->u.hello.path_count,
@@ -377,7 +384,10 @@ void hello_acked(struct worker *w, struct peer *p, const struct wire_msg *m)
 	paths.u.paths.path_count = p->path_count;
 	paths.u.paths.has_mac = w->engine->job_key.set;
 	for (uint32_t k = 0; k < p->path_count; k++) {
-		if (m->u.hello.offer[k].len_bytes == 0 ||
+		offer[k] = m->u.hello.offer[k];
+		auth_mask_offer(w, p, true, k, &offer[k]);
+		if (offer[k].len_bytes == 0 ||
+		    (k == p->host_path && !same_host_unwrap(p, &offer[k])) ||
 		    !path_prepare(w, p, k, &paths.u.paths.offer[k]))
 			paths.u.paths.offer[k].len_bytes = 0;
 		auth_mask_offer(w, p, false, k, &paths.u.paths.offer[k]);
@@ -385,7 +395,7 @@ void hello_acked(struct worker *w, struct peer *p, const struct wire_msg *m)
 	session_say(w, p, &paths);
 	for (uint32_t k = 0; k < p->path_count && p->state == PEER_CONNECTING; k++)
 		if (p->path[k].state == PATH_OPENING)
-			connect_path(w, p, k, m->u.hello.offer[k], true);
+			path_ops(w, &p->path[k])->path_connect(p->path[k].prov, &offer[k]);
 }
 
 void hello_paths(struct worker *w, struct peer *p, const struct wire_msg *m)
@@ -411,11 +421,13 @@ void hello_paths(struct worker *w, struct peer *p, const struct wire_msg *m)
 		if (path->state != PATH_OPENING)
 			continue;
 		if (m->u.paths.offer[k].len_bytes != 0) {
-			connect_path(w, p, k, m->u.paths.offer[k], false);
+			connect_path(w, p, k, m->u.paths.offer[k]);
 			continue;
 		}
 		path->state = PATH_CLOSING;
-		w->prov->path_close(path->prov);
+		path_ops(w, path)->path_close(path->prov);
+		if (k == p->host_path)
+			same_host_way(p, "NICs: it does not find this process on its machine");
 	}
 	path_maybe_up(w, p, false);
 }

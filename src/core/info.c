@@ -8,6 +8,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -95,6 +96,7 @@ static void add_nic(struct json *j, const struct prov_ops *ops, const char *nic)
 			json_u64(j, "link_bytes_per_s", caps.link_bytes_per_s);
 		else
 			json_null(j, "link_bytes_per_s");
+		json_text(j, "note", caps.note[0] != '\0' ? caps.note : NULL);
 		add_caps(j, &caps);
 	}
 	json_close_object(j);
@@ -124,6 +126,25 @@ static void add_providers(struct json *j)
 		json_close_object(j);
 	}
 	json_close_array(j);
+}
+
+/* What an engine with NICs would do about peers of this machine. */
+static void add_same_host(struct json *j)
+{
+	char rule[CONFIG_TEXT_BYTES];
+
+	config_get_text(CFG_SAME_HOST, rule);
+	json_open_object(j, "same_host");
+	json_text(j, "setting", rule);
+	json_text(j, "meaning",
+	          strcmp(rule, "off") == 0
+	                  ? "peers of this machine are written to over NICs: setting same_host"
+	          : strcmp(rule, "require") == 0
+	                  ? "only peers of this machine get a session, and only through its memory"
+	                  : "peers of this machine are written to through its memory where the "
+	                    "probe at the hello succeeds, else over NICs; each peer's own way is "
+	                    "in wimm_peer_get_info()");
+	json_close_object(j);
 }
 
 static void add_memory(struct json *j)
@@ -263,6 +284,7 @@ wimm_status wimm_info_json(char *out, size_t out_bytes, size_t *out_len)
 	json_text(&j, "version", WIMM_VERSION_STRING);
 	add_machine(&j);
 	add_providers(&j);
+	add_same_host(&j);
 	add_memory(&j);
 	json_open_array(&j, "limits");
 	add_memlock(&j);

@@ -3,12 +3,14 @@
 #include "core/engine.h"
 #include "core/fence.h"
 #include "core/marks.h"
+#include "core/same_host.h"
 #include "core/session.h"
 
 #include "base/assert.h"
 #include "base/log.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 /* A new instance at an address where another one was: that one is gone. */
@@ -66,24 +68,35 @@ void path_maybe_up(struct worker *w, struct peer *p, bool at_deadline)
 		opening += p->path[i].state == PATH_OPENING;
 	if (opening != 0 && !(at_deadline && p->paths_up != 0))
 		return;
-	if (p->paths_up != 0)
+	if (p->paths_up != 0 && !same_host_suffices(w, p))
+		peer_down(w, p, WIMM_E_PEER_REFUSED, 0, "setting same_host is require: %s", p->way);
+	else if (p->paths_up != 0)
 		peer_up(w, p);
 }
 
 bool path_prepare(struct worker *w, struct peer *p, uint32_t k, struct prov_offer *out)
 {
 	struct path *path = &p->path[k];
-	uint32_t own = k % w->nic_count;
-	uint32_t theirs = k % p->addr.nic_count;
+	const struct prov_addr *theirs = &p->addr.nic[k % p->addr.nic_count];
+	struct nic *own;
 
-	path->nic = own;
-	path->remote_nic = theirs;
-	if (w->nic[own].dead)
+	path->nic = k % w->nic_count;
+	path->remote_nic = k % p->addr.nic_count;
+	if (same_host_is(p, path)) {
+		path->nic = w->nic_count;
+		theirs = &p->host_addr;
+	}
+	own = &w->nic[path->nic];
+	p->ordered = p->ordered && own->caps.ordered;
+	p->can_cancel = p->can_cancel && own->caps.can_cancel;
+	if (!own->dead)
+		path->prov = own->ops->path_open(own->dev, theirs, p->initiator, &path->context,
+		                                 out);
+	if (path->prov == NULL) {
+		if (same_host_is(p, path))
+			same_host_way(p, "NICs: no process of its is reached on this machine");
 		return false;
-	path->prov = w->prov->path_open(w->nic[own].dev, &p->addr.nic[theirs], p->initiator,
-	                                &path->context, out);
-	if (path->prov == NULL)
-		return false;
+	}
 	path->state = PATH_OPENING;
 	path->seq++;
 	path->dirty = false;
@@ -92,11 +105,28 @@ bool path_prepare(struct worker *w, struct peer *p, uint32_t k, struct prov_offe
 	return true;
 }
 
-uint32_t path_count_of(const struct worker *w, const struct peer *p)
+void path_plan(const struct worker *w, struct peer *p, bool neighbour)
 {
 	uint32_t n = w->nic_count > p->addr.nic_count ? w->nic_count : p->addr.nic_count;
+	uint32_t max = neighbour ? WIRE_MAX_PATHS - 1 : WIRE_MAX_PATHS;
 
-	return n < WIRE_MAX_PATHS ? n : WIRE_MAX_PATHS;
+	n = n < max ? n : max;
+	p->path_count = n;
+	p->host_path = NO_HOST_PATH;
+	p->ordered = true;
+	p->can_cancel = true;
+	if (neighbour)
+		p->host_path = p->path_count++;
+	same_host_plan(w, p);
+}
+
+/* What it is to people. */
+static const char *path_text(const struct path *path, char out[32])
+{
+	if (same_host_is(path->peer, path))
+		return "this machine's memory";
+	(void)snprintf(out, 32, "local NIC %" PRIu32, path->nic);
+	return out;
 }
 
 /* told: the other end has ended it, which may be all that is known yet of a peer that leaves. */
@@ -105,27 +135,36 @@ static void path_end(struct worker *w, struct path *path, wimm_status cause, uin
 {
 	struct peer *p = path->peer;
 	bool was_up = path->state == PATH_UP;
+	char name[32];
 
 	if (path->state != PATH_UP && path->state != PATH_OPENING)
 		return;
 	path->state = PATH_CLOSING;
-	w->prov->path_close(path->prov);
+	path_ops(w, path)->path_close(path->prov);
 	if (was_up)
 		p->paths_up--;
 	if (text == NULL)
 		text = wimm_status_text(cause);
 	if (p->paths_up == 0 && (p->state == PEER_UP || was_up)) {
 		peer_ending(w, p, told, cause == WIMM_E_PATH_LOST ? WIMM_E_PEER_LOST : cause,
-		            vendor_code, "its last path (local NIC %" PRIu32 ") failed: %s",
-		            path->nic, text);
+		            vendor_code, "its last path (%s) failed: %s", path_text(path, name),
+		            text);
 		return;
 	}
 	if (p->leaving || p->ending_step != 0)
 		return;
-	LOG_WARN("peer %" PRIx64 ": path %" PRIu32 " (local NIC %" PRIu32 ") lost: %s", peer_id(p),
-	         path->index, path->nic, text);
+	if (same_host_is(p, path))
+		same_host_path_lost(p, text);
+	else
+		LOG_WARN("peer %" PRIx64 ": path %" PRIu32 " (%s) lost: %s", peer_id(p),
+		         path->index, path_text(path, name), text);
+	if (p->state == PEER_UP && !same_host_suffices(w, p)) {
+		peer_ending(w, p, told, WIMM_E_PEER_LOST, vendor_code, "%s", p->way);
+		return;
+	}
 	if (p->state == PEER_UP) {
-		peer_event(w, p, WIMM_PEER_NIC_LOST, cause, path->nic, text);
+		peer_event(w, p, WIMM_PEER_NIC_LOST, cause,
+		           same_host_is(p, path) ? WIMM_NIC_SAME_HOST : path->nic, text);
 		confirm_path_lost(w, p);
 		drain_step(w, p); /* it waits for this path no more */
 		retire_arrived(w, p); /* nothing more comes there */
@@ -166,6 +205,8 @@ void path_event(struct worker *w, struct path *path, const struct prov_cqe *c)
 			return;
 		path->state = PATH_UP;
 		p->paths_up++;
+		if (same_host_is(p, path))
+			same_host_path_up(w, p, c->text);
 		path_maybe_up(w, p, false);
 		return;
 	case PROV_PATH_DOWN:

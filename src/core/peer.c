@@ -116,6 +116,8 @@ static void peer_reset(struct peer *p)
 	       sizeof(*p) - offsetof(struct peer, done));
 	p->worker = w;
 	p->slot = slot;
+	p->host_path = NO_HOST_PATH;
+	p->ordered = true;
 	p->generation = generation != 0 ? generation : 1;
 	p->done.kind = REQUEST_PEER_DONE;
 	list_init(&p->link);
@@ -228,7 +230,7 @@ static void paths_close(struct worker *w, struct peer *p)
 		if (path->state != PATH_UP && path->state != PATH_OPENING)
 			continue;
 		path->state = PATH_CLOSING;
-		w->prov->path_close(path->prov);
+		path_ops(w, path)->path_close(path->prov);
 	}
 	p->paths_up = 0;
 }

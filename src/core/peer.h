@@ -54,6 +54,9 @@ struct ctl {
 	bool dead; /* closed; freed at the end of the turn */
 };
 
+#define NO_HOST_PATH UINT32_MAX
+#define PEER_WAY_BYTES 256
+
 struct peer_event {
 	struct delivery delivery;
 	struct worker *worker;
@@ -108,6 +111,11 @@ struct peer {
 	uint64_t attempt; /* the peer's hellos up to this one are out of date */
 	uint32_t max_msg_bytes;
 	uint32_t path_count;
+	uint32_t host_path; /* which one stays on this machine, NO_HOST_PATH if none; the last */
+	struct prov_addr host_addr;
+	bool ordered;       /* on all its paths */
+	bool can_cancel;
+	char way[PEER_WAY_BYTES]; /* which way its writes go and why */
 	uint32_t paths_up;
 	uint32_t paths_open; /* not yet reported closed by the provider */
 	uint32_t next_path;  /* round robin */

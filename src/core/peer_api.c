@@ -2,12 +2,15 @@
 /* The calls that name peers. */
 #include "core/engine.h"
 #include "core/error_text.h"
+#include "core/same_host.h"
 
+#include <stdio.h>
 #include <string.h>
 
 struct peer_args {
 	const struct wire_addr *addr;
 	struct wimm_error_info *error;
+	struct wimm_peer_info *info;
 	wimm_peer id;
 	wimm_status status;
 };
@@ -135,5 +138,37 @@ wimm_status wimm_peer_last_error(struct wimm_engine *engine, wimm_peer peer,
 	if (st != WIMM_OK)
 		return st;
 	worker_call(&engine->worker, error_on_worker, &args);
+	return args.status;
+}
+
+static void info_on_worker(struct worker *w, void *arg)
+{
+	struct peer_args *a = arg;
+	struct wimm_peer_info *info = a->info;
+	struct peer *p = peer_by_id(w, a->id);
+
+	a->status = WIMM_E_NOT_FOUND;
+	if (p == NULL)
+		return;
+	info->up = p->state == PEER_UP;
+	info->paths_up = p->paths_up;
+	info->same_host = same_host_up(p);
+	info->progress = (wimm_progress_mode)p->progress_mode;
+	memcpy(info->instance, p->addr.instance, sizeof(info->instance));
+	(void)snprintf(info->way, sizeof(info->way), "%s", p->way);
+	a->status = WIMM_OK;
+}
+
+wimm_status wimm_peer_get_info(struct wimm_engine *engine, wimm_peer peer,
+                               struct wimm_peer_info *out)
+{
+	wimm_status st = engine_check(engine);
+	struct peer_args args = { .id = peer, .info = out };
+
+	if (st == WIMM_OK && (out == NULL || out->size != sizeof(*out)))
+		st = WIMM_E_INVAL;
+	if (st != WIMM_OK)
+		return st;
+	worker_call(&engine->worker, info_on_worker, &args);
 	return args.status;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writes on the worker: from a started operation to posted requests, and from completions back. */
 #include "core/engine.h"
+#include "core/same_host.h"
 #include "core/fence.h"
 #include "core/marks.h"
 #include "core/shard.h"
@@ -116,14 +117,16 @@ static void account(struct worker *w, struct path *path, struct leg *leg, uint32
 static uint32_t post_elsewhere(struct worker *w, struct peer *p, struct leg *leg,
                                struct path *not_this, uint32_t count)
 {
+	if (same_host_is(p, not_this) && not_this->state == PATH_UP)
+		return 0; /* full for now, and nothing else is as good */
 	for (uint32_t i = 0; i < p->path_count; i++) {
 		struct path *path = &p->path[i];
 		uint32_t taken;
 
 		if (path == not_this || path->state != PATH_UP)
 			continue;
-		shard_fill(w, leg, path, w->wr, count);
-		taken = w->prov->post(path->prov, w->wr, count);
+		shard_fill(leg, path, w->wr, count);
+		taken = path_ops(w, path)->post(path->prov, w->wr, count);
 		account(w, path, leg, count, taken);
 		if (taken != 0)
 			return taken;
@@ -146,8 +149,8 @@ static bool leg_post(struct worker *w, struct peer *p, struct leg *leg, uint32_t
 		struct path *path = shard_next(p, leg, room, &count);
 
 		if (path->state == PATH_UP) {
-			shard_fill(w, leg, path, w->wr, count);
-			taken = w->prov->post(path->prov, w->wr, count);
+			shard_fill(leg, path, w->wr, count);
+			taken = path_ops(w, path)->post(path->prov, w->wr, count);
 			account(w, path, leg, count, taken);
 		} else if (!shard_any_path(leg)) {
 			post_fail_leg(w, leg, WIMM_E_NIC_LOST,
@@ -392,8 +395,8 @@ static void take_back(struct worker *w, struct op *op, struct leg *leg)
 			          "fenced: a write in flight was given up");
 			continue;
 		}
-		w->prov->cancel(path->prov, token);
-		w->prov->cancel(path->prov, token | OP_TOKEN_COUNTED);
+		path_ops(w, path)->cancel(path->prov, token);
+		path_ops(w, path)->cancel(path->prov, token | OP_TOKEN_COUNTED);
 		drain_cancelled(w, path);
 	}
 }
@@ -403,7 +406,7 @@ void post_stop(struct worker *w, struct peer *p, wimm_status status, const char 
 	while (!list_empty(&p->pending))
 		post_fail_leg(w, LIST_ENTRY(p->pending.next, struct leg, link), status, text);
 	remote_stop(w, p, status, text);
-	if (!w->nic[0].caps.can_cancel)
+	if (!p->can_cancel)
 		return; /* what is on the NIC comes back by itself */
 	LIST_FOR_EACH(it, &w->ops_started) {
 		struct op *op = LIST_ENTRY(it, struct op, link);

@@ -93,15 +93,15 @@ static wimm_status register_all(struct wimm_engine *engine, struct wimm_mr *mr, 
 	uint64_t core_key = (uint64_t)generation << 32 | mr->slot;
 	bool remote = (mr->flags & WIMM_MR_LOCAL_ONLY) == 0;
 
-	for (uint32_t i = 0; i < w->nic_count; i++) {
-		wimm_status st = w->prov->reg(w->nic[i].dev, mr->addr, mr->len_bytes, remote,
-		                              core_key, &mr->key[i], &error);
+	for (uint32_t i = 0; i < w->dev_count; i++) {
+		wimm_status st = w->nic[i].ops->reg(w->nic[i].dev, mr->addr, mr->len_bytes, remote,
+		                                    core_key, &mr->key[i], &error);
 
 		if (st == WIMM_OK)
 			continue;
 		error_text_set("NIC %" PRIu32 " of %" PRIu32 ": %s", i, w->nic_count, error.text);
 		while (i-- != 0)
-			w->prov->dereg(w->nic[i].dev, mr->key[i]);
+			w->nic[i].ops->dereg(w->nic[i].dev, mr->key[i]);
 		return st;
 	}
 	return WIMM_OK;
@@ -253,8 +253,8 @@ static void dereg_deliver(struct delivery *d)
 static void dereg_finish(struct worker *w, struct wimm_mr *mr)
 {
 	list_remove(&mr->link);
-	for (uint32_t i = 0; i < w->nic_count; i++)
-		w->prov->dereg(w->nic[i].dev, mr->key[i]);
+	for (uint32_t i = 0; i < w->dev_count; i++)
+		w->nic[i].ops->dereg(w->nic[i].dev, mr->key[i]);
 	atomic_store_explicit(&mr->public_state, MR_FREE, memory_order_release);
 	atomic_fetch_sub_explicit(&w->engine->regions.live, 1, memory_order_relaxed);
 	if (mr->on_done.flag != NULL)

@@ -22,7 +22,7 @@ struct wimm_mr {
 	void *addr;
 	uint64_t len_bytes;
 	uint32_t flags;
-	uint64_t key[WIMM_MAX_NICS];
+	uint64_t key[WIMM_MAX_NICS + 1]; /* of each device */
 	struct wimm_on_done on_done;
 
 	/* Owned by the worker. */

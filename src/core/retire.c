@@ -76,7 +76,7 @@ static void confirm_send(struct worker *w, struct peer *p)
 	list_splice_back(&p->confirming, &p->confirms);
 	list_splice_back(&p->retires_confirming, &p->retires_wait);
 	p->confirm_id = ++w->next_id;
-	p->hold = !w->nic[0].caps.ordered;
+	p->hold = !p->ordered;
 	confirm_say(w, p);
 }
 
@@ -388,7 +388,7 @@ void retire_answer(struct worker *w)
 				continue;
 			list_remove(&r->link);
 			w->retire_requests--;
-			if (w->nic[0].caps.ordered || p->state != PEER_UP) /* nothing is posted */
+			if (p->ordered || p->state != PEER_UP) /* nothing is posted */
 				retire_tell(w, p, r);
 			else
 				list_push_back(&p->retires_wait, &r->link);

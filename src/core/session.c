@@ -61,7 +61,7 @@ wimm_status session_send(struct worker *w, struct peer *p, const struct wire_msg
 	auth_seal(w, p, m->type, w->scratch, len);
 	p->last_tx_ns = w->now_ns;
 	if (list_empty(&p->outbox))
-		st = w->prov->ctl_send(p->ctl->prov, w->scratch, len);
+		st = ctl_ops(w, p->ctl)->ctl_send(p->ctl->prov, w->scratch, len);
 	if (st != WIMM_AGAIN || (may_be_dropped(m->type) && m->type != WIRE_HEARTBEAT))
 		return st;
 	if (m->type == WIRE_HEARTBEAT && m->u.marks.id == 0)
@@ -100,7 +100,8 @@ void session_talk(struct worker *w)
 		while (!list_empty(&p->outbox) && p->ctl != NULL) {
 			struct outgoing *o = LIST_ENTRY(p->outbox.next, struct outgoing, link);
 
-			if (w->prov->ctl_send(p->ctl->prov, o->bytes, o->len_bytes) == WIMM_AGAIN)
+			if (ctl_ops(w, p->ctl)->ctl_send(p->ctl->prov, o->bytes, o->len_bytes) ==
+			    WIMM_AGAIN)
 				break;
 			list_remove(&o->link);
 			mem_free(o);
@@ -128,7 +129,7 @@ struct ctl *session_ctl_new(struct worker *w, uint32_t nic)
 
 void session_ctl_drop(struct worker *w, struct ctl *c, bool flush)
 {
-	w->prov->ctl_close(c->prov, flush);
+	ctl_ops(w, c)->ctl_close(c->prov, flush);
 	if (c->peer == NULL && list_linked(&c->link))
 		w->stranger_count--;
 	list_remove(&c->link);
@@ -265,16 +266,17 @@ void session_message(struct worker *w, struct peer *p, const struct wire_msg *m)
 
 static void stranger_came(struct worker *w, uint32_t nic, struct prov_ctl *prov)
 {
-	struct ctl *c = session_ctl_new(w, nic);
+	/* Sessions begin at NICs; the device for neighbours has none of its own. */
+	struct ctl *c = nic < w->nic_count ? session_ctl_new(w, nic) : NULL;
 
 	if (c == NULL) {
-		w->prov->ctl_close(prov, false);
+		w->nic[nic].ops->ctl_close(prov, false);
 		return;
 	}
 	if (w->stranger_count >= STRANGERS_MAX)
 		session_drop_stranger(w, w->strangers.next);
 	c->prov = prov;
-	w->prov->ctl_set_context(prov, c);
+	ctl_ops(w, c)->ctl_set_context(prov, c);
 	list_push_back(&w->strangers, &c->link);
 	w->stranger_count++;
 }

@@ -25,8 +25,8 @@ void hello_redial(struct worker *w, struct peer *p);
 /* Something of a peer's is due at a time, which is kept where due_ns points. */
 void session_chore(struct worker *w, uint64_t *due_ns, uint64_t at_ns);
 
-/* How many paths a session with this peer has. */
-uint32_t path_count_of(const struct worker *w, const struct peer *p);
+/* How many paths a session with this peer has; neighbour: one of them through this machine. */
+void path_plan(const struct worker *w, struct peer *p, bool neighbour);
 /* Open this side's end of path k. */
 bool path_prepare(struct worker *w, struct peer *p, uint32_t k, struct prov_offer *out);
 /* The session stands once all paths have come up or failed; at_deadline: with what is up. */

@@ -3,6 +3,7 @@
 
 #include "base/assert.h"
 #include "core/region.h"
+#include "core/same_host.h"
 #include "core/worker.h"
 
 #include <string.h>
@@ -37,8 +38,13 @@ static uint64_t part_start(uint64_t len_bytes, uint32_t parts, uint32_t i)
 
 static uint32_t pick_paths(struct peer *p, const struct op *op, uint8_t *map)
 {
+	bool pinned = (op->flags & WIMM_PIN_NIC) != 0;
 	uint32_t n = 0;
 
+	if (same_host_up(p) && !pinned) {
+		map[0] = (uint8_t)p->host_path;
+		return 1;
+	}
 	for (uint32_t k = 0; k < p->path_count; k++) {
 		uint32_t i = p->next_path + k;
 
@@ -46,7 +52,7 @@ static uint32_t pick_paths(struct peer *p, const struct op *op, uint8_t *map)
 			i -= p->path_count;
 		if (p->path[i].state != PATH_UP)
 			continue;
-		if ((op->flags & WIMM_PIN_NIC) != 0 && p->path[i].nic != op->nic_index)
+		if (pinned && p->path[i].nic != op->nic_index)
 			continue;
 		map[n++] = (uint8_t)i;
 	}
@@ -59,7 +65,7 @@ static void plan_slice(struct worker *w, struct leg *leg, uint32_t paths)
 	uint64_t max = w->max_write_bytes;
 	uint64_t longest;
 	uint32_t split = 1;
-	bool ordered = w->nic[0].caps.ordered;
+	bool ordered = leg->dst->peer->ordered;
 
 	if (leg->len_bytes <= max && (paths == 1 || leg->len_bytes < w->split_bytes)) {
 		leg->pieces = 1;
@@ -86,7 +92,7 @@ static void plan_slice(struct worker *w, struct leg *leg, uint32_t paths)
 static void plan_pages(struct worker *w, struct leg *leg, uint32_t paths)
 {
 	uint64_t share = div_up(leg->end, paths);
-	bool ordered = w->nic[0].caps.ordered;
+	bool ordered = leg->dst->peer->ordered;
 
 	leg->run = share < w->post_batch ? (uint32_t)share : w->post_batch;
 	if (leg->run == 0)
@@ -178,7 +184,7 @@ static void count_flags(const struct leg *leg, bool last, bool ordered, struct p
 	}
 }
 
-static void fill_page(const struct worker *w, const struct leg *leg, uint64_t i, struct prov_wr *wr)
+static void fill_page(const struct leg *leg, uint64_t i, struct prov_wr *wr)
 {
 	const struct op *op = leg->op;
 	const struct op_paged *pages = &op->paged;
@@ -194,11 +200,10 @@ static void fill_page(const struct worker *w, const struct leg *leg, uint64_t i,
 		wr->flags = PROV_WR_IMM;
 	else
 		count_flags(leg, leg->parts > 1 ? last_on_path(leg, i) : i + 1 == leg->end,
-		            w->nic[0].caps.ordered, wr);
+		            leg->dst->peer->ordered, wr);
 }
 
-static void fill_slice(const struct worker *w, const struct leg *leg, uint64_t i,
-                       struct prov_wr *wr)
+static void fill_slice(const struct leg *leg, uint64_t i, struct prov_wr *wr)
 {
 	uint64_t piece = 0;
 	uint64_t from = 0;
@@ -219,16 +224,20 @@ static void fill_slice(const struct worker *w, const struct leg *leg, uint64_t i
 	wr->remote_addr = leg->dst->base + leg->dst_offset + from;
 	wr->len_bytes = to - from;
 	if ((leg->op->flags & WIMM_IMM) != 0)
-		count_flags(leg, piece + 1 == leg->pieces, w->nic[0].caps.ordered, wr);
+		count_flags(leg, piece + 1 == leg->pieces, leg->dst->peer->ordered, wr);
 }
 
-void shard_fill(struct worker *w, const struct leg *leg, const struct path *path,
-                struct prov_wr *wr, uint32_t count)
+void shard_fill(const struct leg *leg, const struct path *path, struct prov_wr *wr,
+                uint32_t count)
 {
 	const struct op *op = leg->op;
 	uint64_t token = (op_id(op) & 0xffffffff00000000u) | (uint64_t)op->index << 8;
 	uint64_t local_key = op->src != NULL ? op->src->key[path->nic] : 0;
 	uint64_t remote_key = leg->dst->key[path->remote_nic];
+
+	/* The provider for neighbours takes the core's keys as they are. */
+	if (same_host_is(path->peer, path))
+		remote_key = (uint64_t)leg->dst->region_generation << 32 | leg->dst->region_slot;
 
 	for (uint32_t k = 0; k < count; k++) {
 		memset(&wr[k], 0, sizeof(wr[k]));
@@ -236,9 +245,9 @@ void shard_fill(struct worker *w, const struct leg *leg, const struct path *path
 		wr[k].remote_key = remote_key;
 		wr[k].imm = op->imm;
 		if (op->kind == OP_PAGED)
-			fill_page(w, leg, leg->next + k, &wr[k]);
+			fill_page(leg, leg->next + k, &wr[k]);
 		else
-			fill_slice(w, leg, leg->next + k, &wr[k]);
+			fill_slice(leg, leg->next + k, &wr[k]);
 		wr[k].token = token | (wr[k].flags != 0 ? OP_TOKEN_COUNTED : 0);
 	}
 }

@@ -15,7 +15,7 @@ struct path *shard_next(struct peer *p, const struct leg *leg, uint32_t max, uin
 /* Whether the requests may go to any path (no part of a split operation). */
 bool shard_any_path(const struct leg *leg);
 /* Fill `count` requests from leg->next on, for the given path. */
-void shard_fill(struct worker *w, const struct leg *leg, const struct path *path,
-                struct prov_wr *wr, uint32_t count);
+void shard_fill(const struct leg *leg, const struct path *path, struct prov_wr *wr,
+                uint32_t count);
 
 #endif

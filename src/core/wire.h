@@ -13,7 +13,7 @@
 #include <wimm/region.h>
 
 #define WIRE_MAJOR 1
-#define WIRE_MINOR 2      /* of messages, said in the hello */
+#define WIRE_MINOR 3      /* of messages, said in the hello; 3: has same_host's offers */
 #define WIRE_MINOR_AUTH 2 /* has the fields of a job key */
 #define WIRE_AUTH_BYTES 32
 #define WIRE_AUTH_BLAKE2B 1

@@ -96,12 +96,13 @@ static wimm_status init_epoll(struct worker *w)
 	if (epoll_ctl(w->epoll_fd, EPOLL_CTL_ADD, wake_fd(&w->wake), &ev) != 0)
 		return WIMM_E_SYSTEM;
 	w->all_have_fd = true;
-	for (uint32_t i = 0; i < w->nic_count; i++) {
+	for (uint32_t i = 0; i < w->dev_count; i++) {
 		if (!w->nic[i].caps.wait_fd) {
 			w->all_have_fd = false;
 			continue;
 		}
-		if (epoll_ctl(w->epoll_fd, EPOLL_CTL_ADD, w->prov->fd(w->nic[i].dev), &ev) != 0)
+		if (epoll_ctl(w->epoll_fd, EPOLL_CTL_ADD, w->nic[i].ops->fd(w->nic[i].dev), &ev) !=
+		    0)
 			return WIMM_E_SYSTEM;
 	}
 	return WIMM_OK;
@@ -253,9 +254,9 @@ static uint32_t poll_nics(struct worker *w)
 	uint32_t total = 0;
 
 	w->polled_out = true;
-	for (uint32_t i = 0; i < w->nic_count; i++) {
+	for (uint32_t i = 0; i < w->dev_count; i++) {
 		uint32_t max = sizeof(w->cqe) / sizeof(w->cqe[0]);
-		uint32_t n = w->prov->poll(w->nic[i].dev, w->now_ns, w->cqe, max);
+		uint32_t n = w->nic[i].ops->poll(w->nic[i].dev, w->now_ns, w->cqe, max);
 
 		ASSERT(n <= max);
 		for (uint32_t k = 0; k < n; k++)
@@ -316,8 +317,8 @@ uint64_t worker_next_ns(const struct worker *w)
 		next = w->chores_ns;
 	if (w->scan_ns < next && (!list_empty(&w->peers) || !list_empty(&w->strangers)))
 		next = w->scan_ns;
-	for (uint32_t i = 0; i < w->nic_count; i++) {
-		uint64_t dev_ns = w->prov->next_ns(w->nic[i].dev);
+	for (uint32_t i = 0; i < w->dev_count; i++) {
+		uint64_t dev_ns = w->nic[i].ops->next_ns(w->nic[i].dev);
 
 		if (dev_ns < next)
 			next = dev_ns;
@@ -339,8 +340,9 @@ static bool arm(struct worker *w)
 	if (worker_may_sleep(w)) {
 		bool quiet = true;
 
-		for (uint32_t i = 0; i < w->nic_count && quiet; i++)
-			quiet = !w->nic[i].caps.wait_fd || w->prov->arm(w->nic[i].dev);
+		for (uint32_t i = 0; i < w->dev_count && quiet; i++)
+			quiet = !w->nic[i].caps.wait_fd ||
+			        w->nic[i].ops->arm(w->nic[i].dev);
 		if (quiet)
 			return true;
 	}

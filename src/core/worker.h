@@ -8,6 +8,7 @@
 
 #include "base/tsa.h"
 #include "core/peer.h"
+#include "core/stats.h"
 #include "core/timers.h"
 #include "plat/rand.h"
 #include "plat/sema.h"
@@ -26,43 +27,23 @@ struct call {
 };
 
 struct nic {
+	const struct prov_ops *ops;
 	struct prov_dev *dev;
 	struct prov_caps caps;
 	struct prov_addr addr;
 	bool dead;
 };
 
-/* Counters that any thread reads, all relaxed. */
-struct worker_stats {
-	_Atomic uint64_t ops_submitted, again, index_bytes; /* any thread writes */
-	/* The worker writes, or where said the callback thread. */
-	_Atomic uint64_t ops_done, ops_failed, bytes_written, writes_posted, imms_sent,
-		imms_received;
-	_Atomic uint64_t msgs_sent, msgs_received, retries, steps, sleeps, pending_legs,
-		expectations;
-	_Atomic uint64_t peers_up;
-	_Atomic uint64_t callbacks; /* callback thread */
-};
-/* By a counter's one writer: a load and a store, since a locked addition costs as much as twenty
- * plain instructions and there are several a write. */
-#define STAT_ADD(w, field, n)                                                                      \
-	atomic_store_explicit(                                                                     \
-		&(w)->stats.field,                                                                 \
-		atomic_load_explicit(&(w)->stats.field, memory_order_relaxed) + (uint64_t)(n),     \
-		memory_order_relaxed)
-#define STAT_SUB(w, field, n) STAT_ADD(w, field, -(uint64_t)(n))
-/* By one of several; the value before. */
-#define STAT_ADD_SHARED(w, field, n)                                                               \
-	atomic_fetch_add_explicit(&(w)->stats.field, (uint64_t)(n), memory_order_relaxed)
-#define STAT_SUB_SHARED(w, field, n)                                                               \
-	atomic_fetch_sub_explicit(&(w)->stats.field, (uint64_t)(n), memory_order_relaxed)
-
 struct worker {
 	/* Fixed after start. */
 	struct wimm_engine *engine;
-	const struct prov_ops *prov;
-	struct nic nic[WIMM_MAX_NICS];
+	const struct prov_ops *prov; /* of all NICs */
+	/* The NICs, and behind them the device for peers of this machine if there is one. */
+	struct nic nic[WIMM_MAX_NICS + 1];
 	uint32_t nic_count;
+	uint32_t dev_count;      /* nic_count or one more */
+	uint8_t same_host;       /* enum same_host_rule */
+	bool identifies_source;  /* on every device */
 	struct op *ops;
 	uint32_t max_ops;
 	uint32_t post_batch;
@@ -155,6 +136,16 @@ void worker_push(struct worker *w, struct request *r);
 /* Run fn on the worker and wait for it; at once on the worker itself or when caller-driven. */
 void worker_call(struct worker *w, void (*fn)(struct worker *w, void *arg), void *arg);
 uint64_t worker_random(struct worker *w);
+
+static inline const struct prov_ops *path_ops(const struct worker *w, const struct path *path)
+{
+	return w->nic[path->nic].ops;
+}
+
+static inline const struct prov_ops *ctl_ops(const struct worker *w, const struct ctl *c)
+{
+	return w->nic[c->nic].ops;
+}
 
 /* post.c: legs to work requests, completions to operations. */
 void post_start(struct worker *w, struct op *op);

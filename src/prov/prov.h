@@ -58,6 +58,8 @@ struct prov_caps {
 	bool identifies_source;      /* an immediate's path is known */
 	bool needs_empty_target;     /* zero-length writes need a valid target key too */
 	bool gpu_direct;
+	bool leaves_machine;         /* peers may be on any machine: those of this one may be
+				      * reached by prov_same_host(), too */
 	bool can_cancel;             /* cancel() works on single requests */
 	bool wait_fd;                /* fd() and arm() work; else the worker polls with pauses */
 	uint32_t max_ctl_bytes;      /* longest ctl message */
@@ -66,6 +68,7 @@ struct prov_caps {
 	uint64_t link_bytes_per_s;   /* 0: unknown */
 	int numa_node;               /* -1: unknown */
 	char device[32];             /* what the system calls it; "": unknown */
+	char note[192];              /* for people: what to expect of it; "": nothing */
 };
 
 /* A failure in words, filled by control-plane calls that fail. */
@@ -81,6 +84,9 @@ struct prov_args {
 	void *world;                 /* sim only: the world to join; NULL = the process's own */
 	uint32_t peer_timeout_ms;    /* for time-outs of the hardware's own */
 	uint32_t max_regions;
+	bool beside;                 /* beside NICs of another provider, for peers of this
+				      * machine: path_open() with `active` looks whether
+				      * anybody is there, and is NULL if not */
 };
 
 /* Work request flags. */
@@ -111,7 +117,8 @@ enum prov_cqe_kind {
 	PROV_CTL_NEW,    /* a peer opened a ctl: the core sets its context with ctl_set_context() */
 	PROV_CTL_MSG,  /* a message of len_bytes at data, valid until the next poll() of this dev */
 	PROV_CTL_DOWN,    /* the ctl failed or was closed by the peer; the core calls ctl_close() */
-	PROV_PATH_UP,      /* path_connect() succeeded; writes may be posted */
+	PROV_PATH_UP,      /* path_connect() succeeded; writes may be posted. text: how the bytes
+			    * travel, NULL if there is but one way */
 	PROV_PATH_DOWN,   /* the path failed; the core calls path_close(). Nothing lands after it */
 	PROV_PATH_CLOSED, /* last event of a path after path_close(): all requests are returned */
 	PROV_NIC_DOWN,     /* the device is dead; its paths and ctls report themselves */
@@ -208,6 +215,8 @@ struct prov_ops {
 
 /* registry.c: the providers of this build, by name. NULL: none of that name. */
 const struct prov_ops *prov_find(const char *name);
+/* The one that reaches peers of this machine. */
+const struct prov_ops *prov_same_host(void);
 /* The i-th provider, NULL after the last. */
 const struct prov_ops *prov_at(uint32_t index);
 

@@ -30,6 +30,11 @@ const struct prov_ops *prov_find(const char *name)
 	return NULL;
 }
 
+const struct prov_ops *prov_same_host(void)
+{
+	return &prov_host_ops;
+}
+
 const struct prov_ops *prov_at(uint32_t index)
 {
 	for (uint32_t i = 0; i < PROVIDER_COUNT; i++) {

@@ -16,11 +16,14 @@
 /* The configuration of this run, from the command line. */
 struct contract_cfg {
 	const char *provider; /* "tcp", "host" or "sim" */
-	const char *profile;  /* of sim: "efa", "rc", "late"; of host: "own" (memory), or a way */
+	const char *profile;  /* of sim: "efa", "rc", "late"; of host: "own" (memory), or a
+			      * way; of tcp: "routed": past its NICs */
 	uint32_t nics;
 	bool driven; /* WIMM_PROGRESS_CALLER */
 };
 extern struct contract_cfg cfg;
+/* Whether a session has more than one path, so that one may end before it. */
+bool many_paths(void);
 
 /* Where a case applies; 0: everywhere. */
 enum {

@@ -18,7 +18,7 @@
 
 #define GROUPS(X)                                                                                  \
 	X(imm) X(session) X(data) X(inbox) X(args) X(group) X(callback) X(ending) X(pressure)      \
-	X(engine) X(owes) X(watcher) X(pages)
+	X(engine) X(owes) X(watcher) X(pages) X(routing)
 
 #define X(name) extern const struct contract_group group_##name;
 GROUPS(X)
@@ -84,6 +84,8 @@ int main(int argc, char **argv)
 	cfg.profile = profile != NULL ? profile : "efa";
 	if (strcmp(cfg.provider, "host") == 0 && profile != NULL)
 		setenv("WIMM_HOST_WAY", strcmp(profile, "own") == 0 ? "auto" : profile, 1);
+	/* tcp-routed: writes to peers of this machine, which all are, go past the NICs. */
+	setenv("WIMM_SAME_HOST", strcmp(cfg.profile, "routed") == 0 ? "auto" : "off", 1);
 	cfg.nics = (uint32_t)strtoul(argv[2], NULL, 10);
 	cfg.driven = strcmp(argv[3], "driven") == 0;
 	for (int i = 4; i < argc; i++)

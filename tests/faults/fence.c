@@ -74,7 +74,7 @@ static void stream_ended(struct result **r)
 {
 	for (int i = 0; i < STREAM; i++) {
 		result_wait(r[i]);
-		if (r[i]->status != WIMM_OK && (cfg.nics == 1 || r[i]->status != WIMM_E_PATH_LOST))
+		if (r[i]->status != WIMM_OK && (!many_paths() || r[i]->status != WIMM_E_PATH_LOST))
 			result_is(r[i], WIMM_E_PEER_LOST); /* E_PATH_LOST: its path ended first */
 	}
 }
@@ -278,11 +278,11 @@ static void fence_that_cannot_revoke_is_quarantined(void **state)
 	(void)state;
 	connect_nodes(a, b);
 	peer = peer_of(b, a);
-	stubborn.real = b->engine->worker.prov;
+	stubborn.real = b->engine->worker.nic[0].ops;
 	stubborn.ops = *stubborn.real;
 	stubborn.ops.poll = stubborn_poll;
 	stubborn.holding = true;
-	b->engine->worker.prov = &stubborn.ops;
+	b->engine->worker.nic[0].ops = &stubborn.ops;
 	fence(b, peer, &o, &f);
 	fence_is(&f, WIMM_E_QUARANTINED, WIMM_FENCE_QUARANTINED);
 	assert_non_null(strstr(f.r->text, "keep"));

@@ -92,6 +92,8 @@ int main(int argc, char **argv)
 		*profile++ = '\0';
 	cfg.provider = argv[1];
 	cfg.profile = profile != NULL ? profile : "efa";
+	/* tcp-routed: writes to peers of this machine, which all are, go past the NICs. */
+	setenv("WIMM_SAME_HOST", strcmp(cfg.profile, "routed") == 0 ? "auto" : "off", 1);
 	cfg.nics = (uint32_t)strtoul(argv[2], NULL, 10);
 	cfg.driven = strcmp(argv[3], "driven") == 0;
 	if (getenv("CASE") != NULL)

@@ -156,3 +156,106 @@ meeting.barrier()
         ended_well(process)
         assert down.wait(WAIT)
     assert events[0].peer == remote.peer
+
+
+SAME_PLACE = """
+import ctypes, mmap
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + 3 * [ctypes.c_int] + [ctypes.c_long]
+def memory_at(address, length):
+    MAP_FIXED_NOREPLACE = 0x100000
+    got = libc.mmap(address, length, mmap.PROT_READ | mmap.PROT_WRITE,
+                    mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0)
+    assert got == address, ctypes.get_errno()
+    return (ctypes.c_ubyte * length).from_address(address)
+"""
+
+
+def test_processes_with_regions_at_one_address_case_38_write_to_the_right_one(other):
+    """Goal: an address of the other process is never taken for one's own, although both have one
+    there, and the way goes through this machine's memory."""
+    place, length = 0x6b0000000000, 1 << 20
+    process, meeting = other(SAME_PLACE + f"""
+memory = memory_at({place}, {length})
+memory[:] = bytes([7]) * {length}
+region = engine.register(memory)
+expected = engine.expect(5, 1, deadline=20)
+meeting.exchange(region.desc)
+expected.result(20)
+assert bytes(memory) == bytes([1]) * {length}
+meeting.barrier()
+engine.close()
+""")
+    names: dict = {}
+    exec(SAME_PLACE, names)
+    memory = names["memory_at"](place, length)
+    memory[:] = bytes([1]) * length
+    with open_engine("tcp") as engine:
+        source = engine.register(memory)
+        theirs = engine.open_remote(meeting.exchange(b"")[1])
+        engine.write(source, theirs, imm=5, deadline=WAIT).result(WAIT)
+        info = engine.peer_info(theirs.peer)
+        assert info.up and info.same_host and info.way.startswith("this machine's memory")
+        meeting.barrier()
+    ended_well(process)
+    assert bytes(memory) == bytes([1]) * length
+
+
+def ip(*args):
+    return subprocess.run(["ip", *args], check=False, capture_output=True, text=True)
+
+
+@pytest.fixture
+def other_network():
+    """Name of a network namespace with 10.119.0.2, seen from here as across a wire."""
+    name = f"wimm-{os.getpid()}"
+    if os.geteuid() != 0 or ip("netns", "add", name).returncode != 0:
+        pytest.skip("network namespaces need root and iproute2")
+    try:
+        if ip("link", "add", "wimm-here", "type", "veth", "peer", "name", "wimm-there", "netns",
+              name).returncode != 0:
+            pytest.skip("this kernel has no veth")
+        for command in (("addr", "add", "10.119.0.1/30", "dev", "wimm-here"),
+                        ("link", "set", "wimm-here", "up"),
+                        ("-n", name, "addr", "add", "10.119.0.2/30", "dev", "wimm-there"),
+                        ("-n", name, "link", "set", "wimm-there", "up"),
+                        ("-n", name, "link", "set", "lo", "up")):
+            done = ip(*command)
+            assert done.returncode == 0, done.stderr
+        yield name
+    finally:
+        ip("netns", "del", name)
+
+
+def test_process_of_another_network_case_38_is_no_neighbour(other_network, tmp_path):
+    """Goal: containers with a network of their own are reached over NICs, and told so at once."""
+    code = PRELUDE.replace("127.0.0.1:0", "10.119.0.2:0") + """
+memory = bytearray(1 << 20)
+region = engine.register(memory)
+expected = engine.expect(5, 1, deadline=20)
+theirs = engine.open_remote(meeting.exchange(region.desc)[0])
+expected.result(20)
+assert memory == bytes([3]) * (1 << 20)
+assert not engine.peer_info(theirs.peer).same_host
+meeting.barrier()
+engine.close()
+"""
+    process = subprocess.Popen(
+        ["ip", "netns", "exec", other_network, sys.executable, "-c", code, str(LIBRARY),
+         str(tmp_path)], env={**os.environ, "PYTHONPATH": str(ROOT / "python")},
+        stderr=subprocess.PIPE, text=True)
+    try:
+        meeting = rendezvous.Rendezvous(rendezvous.FileStore(str(tmp_path)), 0, 2, timeout=WAIT)
+        with wimm.Engine("tcp", "10.119.0.1:0") as engine:
+            memory = bytearray(bytes([3]) * (1 << 20))
+            source = engine.register(memory)
+            theirs = engine.open_remote(meeting.exchange(source.desc)[1])
+            engine.write(source, theirs, imm=5, deadline=WAIT).result(WAIT)
+            info = engine.peer_info(theirs.peer)
+            assert not info.same_host and info.way.startswith("NICs: ")
+            meeting.barrier()
+        ended_well(process)
+    finally:
+        process.kill()
+        process.communicate()

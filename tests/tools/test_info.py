@@ -48,8 +48,18 @@ def test_info_text_names_what_the_json_has():
     status, out, _ = run("info", WIMM_POST_BATCH="9")
     assert status == 0
     for words in ("Providers", "tcp", "not in this build", "RLIMIT_NOFILE", "post_batch = 9",
-                  "1 of "):
+                  "1 of ", "Peers of this machine", "wimm_alloc() is shared"):
         assert words in out
+
+
+def test_info_says_what_happens_to_peers_of_this_machine():
+    info = run_json("info")
+    assert info["same_host"]["setting"] == "auto"
+    assert "through its memory" in info["same_host"]["meaning"]
+    off = run_json("info", WIMM_SAME_HOST="off", WIMM_HOST_WAY="ring")
+    assert "over NICs" in off["same_host"]["meaning"]
+    host = next(p for p in off["providers"] if p["name"] == "host")
+    assert host["nics"][0]["note"] == "memory goes through the ring: setting host_way"
 
 
 def test_info_settings_text_gives_range_default_and_meaning():

@@ -49,6 +49,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		return 0;
 	case KEY_PROVIDER:
 		l->provider = arg;
+		/* Who names what moves the bytes wants to see that, not a short cut. */
+		(void)setenv("WIMM_SAME_HOST", "off", 0);
 		return 0;
 	case 'p':
 		if (!parse_u64(arg, 1, UINT16_MAX, &port))

@@ -55,21 +55,27 @@ static bool watch(struct host_conn *conn)
 }
 
 /* Who is at the other end, from the kernel. */
+static bool peer_of(int fd, struct ucred *out)
+{
+	socklen_t len = sizeof(*out);
+
+	return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, out, &len) == 0;
+}
+
 static bool learn_peer(struct host_conn *conn)
 {
 	struct ucred cred;
-	socklen_t len = sizeof(cred);
 
-	if (getsockopt(conn->fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) != 0)
+	if (!peer_of(conn->fd, &cred))
 		return false;
 	conn->pid = cred.pid;
 	conn->uid = cred.uid;
 	return true;
 }
 
-static bool welcome_user(const struct host_conn *conn)
+static bool welcome_user(const struct host_dev *dev, uid_t uid)
 {
-	return conn->obj.dev->any_uid || conn->uid == geteuid();
+	return dev->any_uid || uid == geteuid();
 }
 
 static ssize_t send_packet(int fd, struct iovec *iov, size_t count, int with_fd)
@@ -124,6 +130,22 @@ static int connect_to(int fd, const struct host_name *to)
 	return rc;
 }
 
+bool host_conn_welcome(const struct host_dev *dev, const struct host_name *to)
+{
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	struct ucred cred;
+	bool yes = false;
+
+	if (fd < 0)
+		return false;
+	if (connect_to(fd, to) == 0)
+		yes = peer_of(fd, &cred) && welcome_user(dev, cred.uid);
+	else
+		yes = errno == EAGAIN; /* there, and busy */
+	(void)close(fd);
+	return yes;
+}
+
 wimm_status host_conn_dial(struct host_dev *dev, const struct host_name *to,
                            enum host_conn_kind kind, const uint8_t *token, struct host_obj *owner,
                            struct host_conn **out, struct host_fail *fail)
@@ -151,7 +173,7 @@ wimm_status host_conn_dial(struct host_dev *dev, const struct host_name *to,
 	preface_encode(kind, token, preface);
 	if (!learn_peer(conn) || !watch(conn) || send_packet(fd, &iov, 1, -1) < 0) {
 		st = dial_failed(fail, to, errno);
-	} else if (!welcome_user(conn)) {
+	} else if (!welcome_user(dev, conn->uid)) {
 		st = WIMM_E_PEER_REFUSED;
 		host_fail_set(fail, st, 0,
 		              "\"%s\" belongs to user %u; setting host_any_uid lets it in",
@@ -333,7 +355,7 @@ static void hello(struct host_conn *conn, const uint8_t *preface)
 	struct host_dev *dev = conn->obj.dev;
 	struct host_path *path = NULL;
 
-	if (!welcome_user(conn)) {
+	if (!welcome_user(dev, conn->uid)) {
 		refuse(conn, HOST_REFUSE_USER);
 		return;
 	}

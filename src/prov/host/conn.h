@@ -57,6 +57,9 @@ WIMM_MUST_CHECK wimm_status host_conn_dial(struct host_dev *dev, const struct ho
                                            struct host_obj *owner, struct host_conn **out,
                                            struct host_fail *fail);
 
+/* Whether anybody of that name would be dialled: somebody is there, of a user we accept. */
+bool host_conn_welcome(const struct host_dev *dev, const struct host_name *to);
+
 /* Take over an accepted descriptor; it says hello then. False when out of memory (closed). */
 bool host_conn_accepted(struct host_dev *dev, int fd);
 bool host_conn_step(struct host_obj *obj);

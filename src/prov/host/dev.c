@@ -8,6 +8,7 @@
 #include "plat/thread.h"
 #include "prov/host/conn.h"
 #include "prov/host/ctl.h"
+#include "prov/host/foreign.h"
 #include "prov/host/path.h"
 
 #include <errno.h>
@@ -21,6 +22,7 @@ enum {
 	EVENTS_A_TURN = 64,
 	CLOSE_FLUSH_MS = 1000,
 	LOOK_NS = 20000, /* between two looks at the sockets while nobody sleeps */
+	LOOK_IDLE_NS = 500000, /* beside NICs, while there is no path */
 };
 
 void host_fail_set(struct host_fail *f, wimm_status status, int vendor_code, const char *fmt, ...)
@@ -135,7 +137,8 @@ static void look_at_sockets(struct host_dev *dev)
 	struct epoll_event events[EVENTS_A_TURN];
 	int n = epoll_wait(dev->epoll_fd, events, EVENTS_A_TURN, 0);
 
-	dev->look_ns = dev->now_ns + LOOK_NS;
+	dev->look_ns = dev->now_ns +
+	               (dev->beside && list_empty(&dev->paths) ? LOOK_IDLE_NS : LOOK_NS);
 	for (int i = 0; i < n; i++) {
 		struct host_obj *obj = events[i].data.ptr;
 
@@ -240,6 +243,24 @@ bool host_op_arm(struct prov_dev *dev_)
 	return true;
 }
 
+/* What is to be expected; each path finds out for itself. */
+static void fill_note(const struct host_dev *dev, struct prov_caps *caps)
+{
+	static const char own[] = "memory of wimm_alloc() is shared; ";
+	size_t at = 0;
+
+	if (dev->way == HOST_WAY_RING) {
+		(void)snprintf(caps->note, sizeof(caps->note),
+		               "memory goes through the ring: setting host_way");
+		return;
+	}
+	if (dev->way == HOST_WAY_AUTO) {
+		memcpy(caps->note, own, sizeof(own));
+		at = sizeof(own) - 1;
+	}
+	host_foreign_outlook(caps->note + at, sizeof(caps->note) - at);
+}
+
 static void fill_caps(struct prov_caps *caps)
 {
 	*caps = (struct prov_caps){
@@ -254,11 +275,12 @@ static void fill_caps(struct prov_caps *caps)
 	};
 }
 
-static void dev_init(struct host_dev *dev)
+static void dev_init(struct host_dev *dev, const struct prov_args *args)
 {
 	dev->now_ns = clock_now_ns();
 	dev->next_timer_ns = CLOCK_NEVER_NS;
 	dev->hello_timeout_ms = (uint32_t)config_get_u64(CFG_HELLO_TIMEOUT_MS);
+	dev->beside = args->beside;
 	dev->any_uid = config_get_bool(CFG_HOST_ANY_UID);
 	list_init(&dev->ready);
 	list_init(&dev->timed);
@@ -313,7 +335,7 @@ wimm_status host_op_open(const struct prov_args *args, struct prov_caps *caps,
 	*error = (struct prov_error){ 0 };
 	if (!dev)
 		return WIMM_E_NOMEM;
-	dev_init(dev);
+	dev_init(dev, args);
 	st = open_name(dev, args->nic, error);
 	if (st == WIMM_OK)
 		st = read_way(dev, error);
@@ -337,6 +359,7 @@ wimm_status host_op_open(const struct prov_args *args, struct prov_caps *caps,
 	if (st != WIMM_OK)
 		goto undo_epoll;
 	fill_caps(caps);
+	fill_note(dev, caps);
 	*out = (struct prov_dev *)dev;
 	return WIMM_OK;
 undo_epoll:

@@ -3,7 +3,11 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <linux/capability.h>
+#include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -86,4 +90,49 @@ const char *host_foreign_reason(int code)
 	default:
 		return strerror(code);
 	}
+}
+
+/* 0 where there is no such policy. */
+static int yama_scope(void)
+{
+	FILE *file = fopen("/proc/sys/kernel/yama/ptrace_scope", "re");
+	char text[8] = "";
+
+	if (file == NULL)
+		return 0;
+	if (fgets(text, sizeof(text), file) == NULL)
+		text[0] = '0';
+	(void)fclose(file);
+	return text[0] >= '0' && text[0] <= '9' ? text[0] - '0' : 0;
+}
+
+static bool may_trace_all(void)
+{
+	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	struct __user_cap_data_struct data[2] = { { 0 } };
+
+	return syscall(SYS_capget, &head, data) == 0 &&
+	       (data[CAP_TO_INDEX(CAP_SYS_PTRACE)].effective & CAP_TO_MASK(CAP_SYS_PTRACE)) != 0;
+}
+
+void host_foreign_outlook(char *out, size_t out_bytes)
+{
+	uint8_t byte = 1, copy = 0;
+	int scope = yama_scope();
+	/* No policy but a filter of system calls forbids reading one's own memory. */
+	int code = host_foreign_fetch(getpid(), (uint64_t)(uintptr_t)&byte, &copy, 1);
+
+	if (code != 0)
+		(void)snprintf(out, out_bytes, "other memory goes through the ring: %s",
+		               host_foreign_reason(code));
+	else if (scope >= 3 || (scope != 0 && !may_trace_all()))
+		(void)snprintf(out, out_bytes,
+		               "other memory goes through the ring: Yama's ptrace_scope is %d "
+		               "(sysctl kernel.yama.ptrace_scope)",
+		               scope);
+	else if (prctl(PR_GET_DUMPABLE) == 0 && !may_trace_all())
+		(void)snprintf(out, out_bytes,
+		               "other memory goes through the ring: PR_SET_DUMPABLE is 0");
+	else
+		(void)snprintf(out, out_bytes, "other memory is fetched by the receiver");
 }

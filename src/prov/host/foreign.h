@@ -22,6 +22,8 @@ ssize_t host_foreign_store_many(pid_t pid, int pidfd, const struct iovec *to,
 int host_foreign_store(pid_t pid, int pidfd, uint64_t addr, const void *from, size_t len_bytes);
 /* Readable when the process is gone; -1: the kernel has none. */
 int host_foreign_pidfd(pid_t pid);
+/* What to expect of this process's memory before any peer has tried, for people. */
+void host_foreign_outlook(char *out, size_t out_bytes);
 /* What an errno of these means here, for people. */
 const char *host_foreign_reason(int code);
 

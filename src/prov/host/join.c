@@ -12,6 +12,7 @@
 
 #include <errno.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -167,25 +168,24 @@ static void learn_verdict(struct host_path *path, const struct join *in)
 	path->ways.tx_store = in->store_right == 1 && path->obj.dev->way == HOST_WAY_PUSH;
 }
 
-static void log_ways(const struct host_path *path)
+const char *host_join_text(struct host_path *path)
 {
 	const struct host_ways *ways = &path->ways;
 	const char *shared = path->obj.dev->way == HOST_WAY_AUTO
 	                             ? "memory of wimm_alloc() is shared; other "
 	                             : "";
+	size_t room = sizeof(path->ways_text);
 
 	if (ways->tx_store)
-		LOG_INFO("host: to process %d: %smemory is written into", (int)path->peer_pid,
-		         shared);
+		(void)snprintf(path->ways_text, room, "%smemory is written into", shared);
 	else if (ways->tx_offer)
-		LOG_INFO("host: to process %d: %smemory is fetched by it", (int)path->peer_pid,
-		         shared);
+		(void)snprintf(path->ways_text, room, "%smemory is fetched by it", shared);
 	else
-		LOG_INFO("host: to process %d: %smemory goes through the ring: %s",
-		         (int)path->peer_pid, shared,
-		         path->obj.dev->way == HOST_WAY_RING
-		                 ? "setting host_way"
-		                 : host_foreign_reason(ways->tx_offer_errno));
+		(void)snprintf(path->ways_text, room, "%smemory goes through the ring: %s", shared,
+		               path->obj.dev->way == HOST_WAY_RING
+		                       ? "setting host_way"
+		                       : host_foreign_reason(ways->tx_offer_errno));
+	return path->ways_text;
 }
 
 /* Dialler: make the area, say hello. */
@@ -321,7 +321,7 @@ wimm_status host_join_step(struct host_path *path)
 	}
 	if (st == WIMM_OK) {
 		path->join = HOST_JOIN_DONE;
-		log_ways(path);
+		LOG_INFO("host: to process %d: %s", (int)path->peer_pid, host_join_text(path));
 	}
 	return st;
 }

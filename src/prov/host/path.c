@@ -68,11 +68,23 @@ static bool offer_decode(const struct prov_offer *offer, uint8_t want_role, uint
 	return br_done(&r) && version == OFFER_VERSION && role == want_role;
 }
 
+/* Beside NICs most peers are of other machines: those are told at once, so that no side waits. */
+static bool somebody_there(const struct prov_dev *dev, const struct prov_addr *remote)
+{
+	struct host_name name;
+
+	return host_name_decode(remote, &name) == WIMM_OK &&
+	       host_conn_welcome((const struct host_dev *)dev, &name);
+}
+
 struct prov_path *host_op_path_open(struct prov_dev *dev, const struct prov_addr *remote,
                                     bool active, void *context, struct prov_offer *out)
 {
-	struct host_path *path = mem_calloc(1, sizeof(*path));
+	struct host_path *path;
 
+	if (active && ((struct host_dev *)dev)->beside && !somebody_there(dev, remote))
+		return NULL;
+	path = mem_calloc(1, sizeof(*path));
 	if (!path)
 		return NULL;
 	path->pidfd = -1;
@@ -333,7 +345,7 @@ static bool join_step(struct host_path *path, struct host_emit *emit)
 	if (st != WIMM_OK || !path->connect_called || host_emit_full(emit))
 		return false;
 	host_obj_timer_off(&path->obj);
-	(void)host_emit_next(emit, PROV_PATH_UP, path->context);
+	host_emit_next(emit, PROV_PATH_UP, path->context)->text = host_join_text(path);
 	path->up = true;
 	list_push_back(&path->obj.dev->hot, &path->hot);
 	return true;

@@ -133,6 +133,7 @@ struct host_path {
 	struct host_maps maps;
 	struct host_ways ways;
 	struct host_probe probe;
+	char ways_text[224];
 	struct host_tx tx;
 	struct host_rx rx;
 };
@@ -164,6 +165,8 @@ void host_path_awake(struct host_path *path);
 /* Bring the two ends together. OK: both are ready. AGAIN: not yet. Else path->fail says why. */
 WIMM_MUST_CHECK wimm_status host_join_step(struct host_path *path);
 void host_join_fini(struct host_path *path);
+/* How bytes travel, for people; valid as long as the path. */
+const char *host_join_text(struct host_path *path);
 
 /* --- path_tx.c --- */
 static inline struct host_req *host_tx_req(struct host_tx *tx, uint32_t pos)

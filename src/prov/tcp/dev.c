@@ -235,6 +235,7 @@ static void fill_caps(const struct tcp_dev *dev, struct prov_caps *caps)
 		.identifies_source = true,
 		.can_cancel = true,
 		.wait_fd = true,
+		.leaves_machine = true,
 		.max_ctl_bytes = TCP_CTL_MAX_BYTES,
 		.post_depth = TCP_POST_DEPTH,
 		.max_write_bytes = UINT64_C(1) << 40,

@@ -356,6 +356,7 @@ static void fill_caps(const struct verbs_dev *dev, struct prov_caps *caps)
 		.ordered = true,
 		.identifies_source = true,
 		.wait_fd = true,
+		.leaves_machine = true,
 		.max_ctl_bytes = VERBS_CTL_MAX_BYTES,
 		.post_depth = dev->limits.depth,
 		.max_write_bytes = longest < 1u << 30 ? longest : 1u << 30,
