@@ -40,7 +40,7 @@ class Job:
 class Link:
     """What lies between the two processes. Pairs: prefill's, decode's."""
     name: str
-    provider: str = "tcp"
+    provider: str = "tcp"   # host between processes of one machine
     nics: tuple = (None, None)
     prefix: tuple = ((), ())            # before the programs' command lines
     settings: dict = field(default_factory=dict)

@@ -20,6 +20,8 @@ import numpy as np
 
 from demo import fetch, handoff, hosts, model, paged, prompts, reference, show
 
+# A link that is tcp is to be tcp, although both processes are of one machine.
+BY_NIC = {"WIMM_SAME_HOST": "off"}
 RATE_BYTES_S = 20_000_000
 SLOW_TOKENS = 8  # generated on the slow link: enough to compare the text as well
 STAND_IN = "NOT A LANGUAGE MODEL: a stand-in with random weights; its text means nothing"
@@ -107,10 +109,12 @@ def throttled(screen, job, alone, handed, link, rate):
 def links(args):
     """The two links, fast and slow: of this machine, or between two namespaces."""
     if not args.hosts:
-        where = {"tcp": "tcp on 127.0.0.1"}.get(args.provider, args.provider)
-        yield (handoff.Link(where, args.provider, (args.nics, args.nics)),
+        where = {"tcp": "tcp on 127.0.0.1", "host": "this machine's memory (provider host)"}
+        nics = (args.nics, args.nics)
+        yield (handoff.Link(where.get(args.provider, args.provider), args.provider, nics,
+                            settings=BY_NIC),
                handoff.Link("tcp on 127.0.0.1, paced by the kernel (SO_MAX_PACING_RATE)",
-                            settings={"WIMM_TCP_PACING_BYTES_S": str(args.rate)}))
+                            settings={**BY_NIC, "WIMM_TCP_PACING_BYTES_S": str(args.rate)}))
         return
     with hosts.Hosts() as fast, hosts.Hosts(args.rate, "slow") as slow:
         yield tuple(handoff.Link(name, "tcp", (both.nics(0), both.nics(1)),
@@ -165,7 +169,7 @@ def run(screen, args, folder, mod):
 
 def parse():
     parser = argparse.ArgumentParser(prog="demo/run", description=__doc__.splitlines()[0])
-    parser.add_argument("--provider", default="tcp", help="tcp (default) or host")
+    parser.add_argument("--provider", default="host", help="host (default) or tcp")
     parser.add_argument("--nics", help="of both processes; for tcp 127.0.0.1:0")
     parser.add_argument("--hosts", action="store_true", help="two namespaces, four NICs each")
     parser.add_argument("--model", choices=("auto", "real", "seeded"), default="auto")

@@ -12,7 +12,7 @@ DEADLINE_S = 300
 
 
 def add_arguments(parser):
-    parser.add_argument("--provider", default="tcp")
+    parser.add_argument("--provider", default="host")
     parser.add_argument("--nics", default=None)
     parser.add_argument("--model", choices=("real", "seeded"), default="real")
     parser.add_argument("--dtype", choices=paged.DTYPES, default="float32")

@@ -36,8 +36,9 @@ needs_library = pytest.mark.skipif(not (ROOT / "build" / "src" / "libwimm.so").e
 
 @needs_library
 def test_demo_hands_over_every_bit():
-    # Goal: two processes over tcp: pages, logits and text equal those of one process, the table
-    # is there, nothing pretends to be the real model, and no progress bar goes into a file.
+    # Goal: two processes over this machine's memory, then over a slow socket: pages, logits and
+    # text equal those of one process, the table is there, nothing pretends to be the real model,
+    # and no progress bar goes into a file.
     out = run_demo("--rate", "50000000").stdout
     lines = out.splitlines()
     assert "NOT A LANGUAGE MODEL" in lines[0] and "NOT A LANGUAGE MODEL" in lines[-1]
@@ -67,16 +68,17 @@ def test_demo_notices_a_lost_page():
 
 
 @needs_library
-def test_demo_with_float16_pages_of_host_memory_agrees():
+def test_demo_with_float16_pages_over_tcp_agrees():
     # Goal: halved pages and another provider take the same way.
-    out = run_demo("--dtype", "float16", "--provider", "host", "--rate", "0").stdout
+    out = run_demo("--dtype", "float16", "--provider", "tcp", "--rate", "0").stdout
+    assert "tcp on 127.0.0.1" in out
     assert "all of it is equal" in out
 
 
 @needs_library
 def test_demo_that_cannot_run_says_why():
     # Goal: a process of it that fails is shown with its reason; status 2 is neither yes nor no.
-    done = run_demo("--nics", "203.0.113.77:0", "--rate", "0", status=2)
+    done = run_demo("--provider", "tcp", "--nics", "203.0.113.77:0", "--rate", "0", status=2)
     assert "the demo did not run" in done.stderr and "203.0.113.77" in done.stderr
 
 
