@@ -14,7 +14,8 @@
 	X(SPIN_US, "spin_us", "us", INT, 0, 1000000, 20,                                           \
 	  "how long an idle worker polls before it sleeps")                                        \
 	X(WATCH_SPIN_US, "watch_spin_us", "us", INT, 0, 1000000000, 1000,                          \
-	  "how long the watcher thread spins after a change before it looks with pauses")          \
+	  "how long the watcher and the callback thread spin after a change, while a watcher is"   \
+	  " armed, before they look with pauses or sleep")                                       \
 	X(BUSY_POLL, "busy_poll", "", BOOL, 0, 1, 0,                                               \
 	  "workers never sleep: lower latency for a whole core each")                              \
 	X(HEARTBEAT_MS, "heartbeat_ms", "ms", INT, 1, 3600000, 1000,                               \
@@ -72,6 +73,11 @@
 	  "verbs: InfiniBand service level, or RoCE priority, of what is sent")                    \
 	X(VERBS_PKEY_INDEX, "verbs_pkey_index", "", INT, 0, 65535, 0,                              \
 	  "verbs: entry of the port's partition key table")                                        \
+	X(GPU_SMS, "gpu_sms", "SMs", INT, 0, 1024, 64,                                             \
+	  "gpu: multiprocessors that a copy kernel may take; 0 = all of the card")                 \
+	X(GPU_KERNEL_BYTES, "gpu_kernel_bytes", "bytes", BYTES, 0, INT64_C(1) << 40, 16 << 10,     \
+	  "gpu: longest single write within a card that a kernel copies; longer ones go to its"    \
+	  " copy engine")                                                                          \
 	X(VERBS_RELAXED_ORDERING, "verbs_relaxed_ordering", "", BOOL, 0, 1, 1,                     \
 	  "verbs: let the bytes of a write land in any order, all before its immediate")
 
@@ -91,6 +97,8 @@
 	  " interface), or auto (datagrams, and tcp where they do not get through)")               \
 	X(VERBS_LIBRARY, "verbs_library", CONFIG_TEXT_BYTES, "libibverbs.so.1",                    \
 	  "verbs: the library that is loaded when a verbs NIC is first asked for")                 \
+	X(CUDA_LIBRARY, "cuda_library", CONFIG_TEXT_BYTES, "libcuda.so.1",                         \
+	  "gpu: the CUDA driver, used if the process has it loaded; empty = no GPU memory")        \
 	X(JOB_KEY_FILE, "job_key_file", CONFIG_TEXT_BYTES, "",                                     \
 	  "file of 16 to 4096 bytes that all engines of a job share; who does not have it gets no" \
 	  " session; empty = no key")                                                              \

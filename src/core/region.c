@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "core/engine.h"
 #include "core/error_text.h"
+#include "mem/cuda.h"
 #include "plat/rand.h"
 
 #include <inttypes.h>
@@ -132,15 +133,40 @@ static wimm_status check_range(const void *addr, uint64_t len_bytes,
 	return WIMM_OK;
 }
 
+/* Which GPU's memory it is, -1 for the host's, and whether this engine's NICs take such. */
+static wimm_status check_kind(const struct wimm_engine *engine, const void *addr,
+                              uint64_t len_bytes, int *out_device)
+{
+	struct mem_cuda_range range;
+	char text[MEM_CUDA_TEXT_BYTES];
+	bool is_cuda;
+	wimm_status st =
+		mem_cuda_describe(addr, len_bytes, &is_cuda, &range, text, sizeof(text));
+
+	if (st != WIMM_OK) {
+		error_text_set("%s", text);
+		return st;
+	}
+	*out_device = is_cuda ? range.device : -1;
+	if (!is_cuda || engine->worker.nic[0].caps.gpu_direct)
+		return WIMM_OK;
+	error_text_set("%p is memory of GPU %d, which provider %s does not reach", addr,
+	               range.device, engine->worker.prov->name);
+	return WIMM_E_UNSUPPORTED;
+}
+
 wimm_status wimm_reg_mr(struct wimm_engine *engine, void *addr, uint64_t len_bytes,
                         const struct wimm_mr_opts *opts, struct wimm_mr **out)
 {
 	wimm_status st = engine_check(engine);
 	struct wimm_mr *mr;
 	uint32_t generation = 0;
+	int device = -1;
 
 	if (st == WIMM_OK)
 		st = out != NULL ? check_range(addr, len_bytes, opts) : WIMM_E_INVAL;
+	if (st == WIMM_OK)
+		st = check_kind(engine, addr, len_bytes, &device);
 	if (st == WIMM_OK && engine_closing(engine))
 		st = WIMM_E_CLOSED;
 	while (st == WIMM_OK && generation == 0)
@@ -161,6 +187,7 @@ wimm_status wimm_reg_mr(struct wimm_engine *engine, void *addr, uint64_t len_byt
 	mr->addr = addr;
 	mr->len_bytes = len_bytes;
 	mr->flags = opts != NULL ? opts->flags : 0;
+	mr->device = device;
 	mr->refs = 0;
 	mr->revoking = false;
 	mr->request.kind = REQUEST_DEREG;

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "mem/word.h"
+
+#include "base/alloc.h"
+#include "base/list.h"
+#include "base/log.h"
+#include "base/tsa.h"
+#include "mem/cuda.h"
+#include "plat/mutex.h"
+
+#include <string.h>
+#include <sys/mman.h>
+
+enum {
+	CHUNK_BYTES = 64 << 10,
+	CELL_BYTES = 64,
+	CELLS = CHUNK_BYTES / CELL_BYTES,
+};
+
+struct chunk {
+	struct list link;
+	uint8_t *base;
+	bool pinned;
+	uint32_t used;
+	uint64_t taken[CELLS / 64]; /* a bit a cell */
+};
+
+static struct mutex lock = MUTEX_INIT;
+static struct list chunks TSA(guarded_by(lock)) = { &chunks, &chunks };
+
+static struct chunk *chunk_new(void)
+{
+	struct chunk *c = mem_calloc(1, sizeof(*c));
+	void *base;
+
+	if (!c)
+		return NULL;
+	base = mmap(NULL, CHUNK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	/* Pinned memory and copy-on-write do not go together: a forked child does without. */
+	if (base == MAP_FAILED || madvise(base, CHUNK_BYTES, MADV_DONTFORK) != 0) {
+		if (base != MAP_FAILED)
+			(void)munmap(base, CHUNK_BYTES);
+		mem_free(c);
+		return NULL;
+	}
+	c->base = base;
+	list_init(&c->link);
+	return c;
+}
+
+static void pin(struct chunk *c)
+{
+	const struct cuda_lib *lib;
+	int device = c->pinned ? -1 : mem_cuda_active_device();
+	cu_result code;
+
+	if (device < 0 || mem_cuda_enter(device, &lib) != WIMM_OK)
+		return;
+	code = lib->host_register(c->base, CHUNK_BYTES, CU_HOST_REG_FLAGS);
+	c->pinned = code == CU_OK;
+	if (!c->pinned)
+		LOG_WARN("cuda: %d bytes of words for kernels cannot be pinned: %s", CHUNK_BYTES,
+		         cuda_lib_error(lib, code));
+	mem_cuda_leave(lib);
+}
+
+static void chunk_free(struct chunk *c)
+{
+	const struct cuda_lib *lib;
+	int device = c->pinned ? mem_cuda_active_device() : -1;
+
+	if (device >= 0 && mem_cuda_enter(device, &lib) == WIMM_OK) {
+		(void)lib->host_unregister(c->base);
+		mem_cuda_leave(lib);
+	}
+	(void)munmap(c->base, CHUNK_BYTES);
+	mem_free(c);
+}
+
+static uint64_t *take(struct chunk *c)
+{
+	for (uint32_t i = 0; i < CELLS; i++) {
+		uint64_t *cell;
+
+		if ((c->taken[i / 64] >> i % 64 & 1) != 0)
+			continue;
+		c->taken[i / 64] |= UINT64_C(1) << i % 64;
+		c->used++;
+		cell = (uint64_t *)(void *)(c->base + (size_t)i * CELL_BYTES);
+		memset(cell, 0, CELL_BYTES);
+		return cell;
+	}
+	return NULL;
+}
+
+uint64_t *mem_word_alloc(void)
+{
+	uint64_t *word = NULL;
+	struct chunk *fresh;
+
+	mutex_lock(&lock);
+	LIST_FOR_EACH(it, &chunks) {
+		word = take(LIST_ENTRY(it, struct chunk, link));
+		if (word)
+			break;
+	}
+	if (!word) {
+		fresh = chunk_new();
+		if (fresh) {
+			list_push_back(&chunks, &fresh->link);
+			word = take(fresh);
+		}
+	}
+	mutex_unlock(&lock);
+	if (word)
+		(void)mem_word_pin(word);
+	return word;
+}
+
+static struct chunk *chunk_of(const uint64_t *word) TSA(requires_capability(lock))
+{
+	LIST_FOR_EACH(it, &chunks) {
+		struct chunk *c = LIST_ENTRY(it, struct chunk, link);
+
+		if ((uintptr_t)word - (uintptr_t)c->base < CHUNK_BYTES)
+			return c;
+	}
+	return NULL;
+}
+
+bool mem_word_pin(const uint64_t *word)
+{
+	struct chunk *c;
+	bool pinned = false;
+
+	mutex_lock(&lock);
+	c = chunk_of(word);
+	if (c) {
+		pin(c);
+		pinned = c->pinned;
+	}
+	mutex_unlock(&lock);
+	return pinned;
+}
+
+void mem_word_free(uint64_t *word)
+{
+	struct chunk *c;
+
+	mutex_lock(&lock);
+	c = word ? chunk_of(word) : NULL;
+	if (c) {
+		uint32_t i = (uint32_t)(((uintptr_t)word - (uintptr_t)c->base) / CELL_BYTES);
+
+		c->taken[i / 64] &= ~(UINT64_C(1) << i % 64);
+		if (--c->used == 0) {
+			list_remove(&c->link);
+			chunk_free(c);
+		}
+	}
+	mutex_unlock(&lock);
+}

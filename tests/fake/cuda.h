@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_FAKE_CUDA_H
+#define TESTS_FAKE_CUDA_H
+
+/* A driver of CUDA made of ordinary memory, for tests on machines without a GPU. "Device memory"
+ * is a memfd mapped without any permission at the address the library sees, so that a host access
+ * to it ends the process, and once more where only this driver looks. Copies run at once, or when
+ * the test says so. It shows what the library asks of a driver and when; it says nothing about
+ * real hardware. */
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct fake_cuda_knobs {
+	int hold;             /* copies wait for run() */
+	int fail_copies;      /* code of every copy asked for; 0: they work */
+	int inactive;         /* no primary context is in use */
+	int writes_ordering;  /* attributes of the device */
+	int flush_options;
+	int no_dmabuf;
+	uint64_t copies;      /* asked for, by engine and by kernel */
+	uint64_t launches;
+	uint64_t flushes;     /* cuFlushGPUDirectRDMAWrites() */
+	/* Execute what waits; returns how much it was. */
+	uint64_t (*run)(void);
+	/* The readable and writable side of device memory. NULL: none there. */
+	void *(*shadow)(uint64_t ptr);
+	uint64_t (*alloc)(size_t bytes, int vmm);
+	void (*free)(uint64_t ptr);
+	uint32_t (*objects)(void); /* allocations, maps, streams, events that are there */
+};
+
+#define FAKE_CUDA_KNOBS "fake_cuda_knobs"
+
+#endif
