@@ -14,13 +14,17 @@ struct wimm_uvm_watcher;      /* opaque; a 64-bit word whose changes are reporte
 typedef void (*wimm_watch_fn)(void *context, uint64_t old_value, uint64_t new_value);
 
 /** Allocate a 64-bit word, 0 at first, that the CPU (and a GPU where there is one) may write; each
- *  change is reported on the callback thread, the last one always. The watcher starts armed.
+ *  change is reported on the callback thread, the last one always. The watcher starts armed. A
+ *  kernel adds to it with atomicAdd_system(), a stream writes it with cuStreamWriteValue64(); the
+ *  word is pinned for that once the process uses CUDA.
  *  Returns: OK, E_INVAL, E_NOMEM, E_CLOSED, E_FORKED.  Thread: any.  Blocks: no. */
 WIMM_API WIMM_MUST_CHECK wimm_status wimm_alloc_uvm_watcher(struct wimm_engine *engine,
 							    wimm_watch_fn fn, void *context,
 							    struct wimm_uvm_watcher **out);
 
-/** The word itself, for kernels and writers. Valid until wimm_free_uvm_watcher().  Blocks: no. */
+/** The word itself, for kernels and writers, at the same address on both sides. For a kernel ask
+ *  for it after the process has begun to use CUDA. Valid until
+ *  wimm_free_uvm_watcher().  Blocks: no. */
 WIMM_API uint64_t *wimm_uvm_watcher_word(struct wimm_uvm_watcher *watcher);
 
 /** Add to the word from the CPU, with release order. Returns the new value.  Thread: any. */

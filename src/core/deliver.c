@@ -2,6 +2,7 @@
 /* The callback thread: runs what the worker and the watcher thread hand over, under no lock. */
 #include "core/engine.h"
 
+#include "base/config.h"
 #include "plat/clock.h"
 
 /* The engine whose callback this thread is in, and whether it may take more. */
@@ -39,9 +40,26 @@ uint32_t deliver_run(struct wimm_engine *engine, uint32_t max)
 	return n;
 }
 
+/* A callback of a watcher is wanted sooner than a sleeping thread wakes: like the watcher thread,
+ * spin a while after the last one, and only while a watcher is armed. */
+static void spin_for_watchers(struct wimm_engine *engine, uint64_t spin_ns)
+{
+	uint64_t from_ns;
+
+	if (atomic_load_explicit(&engine->watch.armed, memory_order_relaxed) == 0)
+		return;
+	from_ns = clock_now_ns();
+	while (mpsc_empty_hint(&engine->deliveries) &&
+	       atomic_load_explicit(&engine->watch.armed, memory_order_relaxed) != 0 &&
+	       atomic_load_explicit(&engine->callback_stop, memory_order_relaxed) == 0 &&
+	       clock_now_ns() - from_ns < spin_ns)
+		plat_cpu_relax();
+}
+
 static void callback_main(void *arg)
 {
 	struct wimm_engine *engine = arg;
+	uint64_t spin_ns = config_get_u64(CFG_WATCH_SPIN_US) * CLOCK_NS_PER_US;
 
 	for (;;) {
 		if (deliver_run(engine, UINT32_MAX) != 0)
@@ -50,6 +68,7 @@ static void callback_main(void *arg)
 		if (atomic_load_explicit(&engine->callback_stop, memory_order_acquire) != 0 &&
 		    mpsc_empty_hint(&engine->deliveries))
 			return;
+		spin_for_watchers(engine, spin_ns);
 		wake_announce(&engine->delivery_wake);
 		if (mpsc_empty_hint(&engine->deliveries) &&
 		    atomic_load_explicit(&engine->callback_stop, memory_order_acquire) == 0)

@@ -6,6 +6,7 @@
 #include "base/ignore.h"
 #include "core/engine.h"
 #include "core/error_text.h"
+#include "mem/word.h"
 #include "plat/clock.h"
 
 #include <string.h>
@@ -18,9 +19,8 @@
 #define LAST_REPORTS_MAX 64
 
 struct wimm_uvm_watcher {
-	_Alignas(64) _Atomic uint64_t word; /* the application's */
-
-	_Alignas(64) struct delivery delivery;
+	uint64_t *word; /* the application's, and its kernels': of mem/word.h */
+	struct delivery delivery;
 	_Atomic uint32_t queued; /* delivery is in the callback queue or running */
 	_Atomic uint32_t armed;
 	_Atomic uint32_t dead; /* freed inside a callback: report nothing more */
@@ -36,14 +36,22 @@ struct wimm_uvm_watcher {
 static uint64_t word_load(const struct wimm_uvm_watcher *wa)
 {
 	/* Acquire, with the writer's release: what it did before is visible to the callback. */
-	return atomic_load_explicit(&wa->word, memory_order_acquire);
+	return __atomic_load_n(wa->word, __ATOMIC_ACQUIRE);
+}
+
+static void watcher_free(struct wimm_uvm_watcher *wa)
+{
+	if (wa == NULL)
+		return;
+	mem_word_free(wa->word);
+	mem_free(wa);
 }
 
 static void unref(struct wimm_uvm_watcher *wa)
 {
 	/* Acquire and release: whoever is last sees all that the others did. */
 	if (atomic_fetch_sub_explicit(&wa->refs, 1, memory_order_acq_rel) == 1)
-		mem_free(wa);
+		watcher_free(wa);
 }
 
 /* Whether the engine is being closed, so that the watcher thread may have looked for the last time.
@@ -161,7 +169,7 @@ wimm_status watch_init(struct watch_set *s)
 void watch_fini(struct watch_set *s)
 {
 	for (uint32_t i = 0; i < WATCH_MAX; i++)
-		mem_free(atomic_load_explicit(&s->slot[i], memory_order_relaxed));
+		watcher_free(atomic_load_explicit(&s->slot[i], memory_order_relaxed));
 	wake_fini(&s->wake);
 }
 
@@ -234,6 +242,11 @@ wimm_status wimm_alloc_uvm_watcher(struct wimm_engine *engine, wimm_watch_fn fn,
 	wa = mem_alloc_aligned(64, sizeof(*wa));
 	if (wa == NULL)
 		return WIMM_E_NOMEM;
+	wa->word = mem_word_alloc();
+	if (wa->word == NULL) {
+		mem_free(wa);
+		return WIMM_E_NOMEM;
+	}
 	wa->engine = engine;
 	wa->fn = fn;
 	wa->context = context;
@@ -243,7 +256,7 @@ wimm_status wimm_alloc_uvm_watcher(struct wimm_engine *engine, wimm_watch_fn fn,
 	st = publish(engine, wa);
 	mutex_unlock(&engine->lock);
 	if (st != WIMM_OK) {
-		mem_free(wa);
+		watcher_free(wa);
 		return st;
 	}
 	*out = wa;
@@ -252,13 +265,17 @@ wimm_status wimm_alloc_uvm_watcher(struct wimm_engine *engine, wimm_watch_fn fn,
 
 uint64_t *wimm_uvm_watcher_word(struct wimm_uvm_watcher *wa)
 {
-	return wa != NULL ? (uint64_t *)(uintptr_t)&wa->word : NULL;
+	if (wa == NULL)
+		return NULL;
+	/* Whoever asks may hand it to a kernel: the process may use a GPU by now. */
+	(void)mem_word_pin(wa->word);
+	return wa->word;
 }
 
 uint64_t wimm_uvm_watcher_add(struct wimm_uvm_watcher *wa, uint64_t amount)
 {
 	/* Release, with the acquire in word_load(). */
-	return atomic_fetch_add_explicit(&wa->word, amount, memory_order_release) + amount;
+	return __atomic_add_fetch(wa->word, amount, __ATOMIC_RELEASE);
 }
 
 wimm_status wimm_uvm_watcher_arm(struct wimm_uvm_watcher *wa, int armed)
