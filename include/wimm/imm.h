@@ -48,6 +48,29 @@ WIMM_API WIMM_MUST_CHECK wimm_status wimm_poll_imm(struct wimm_engine *engine, u
 WIMM_API WIMM_MUST_CHECK wimm_status wimm_forget_imm(struct wimm_engine *engine, uint32_t imm,
 						     uint64_t *out_count);
 
+/** Keep a word of the caller's at the number of immediates of a value that have arrived in all: at
+ *  once those that have come and are not taken, then every one that comes. It only grows, whatever
+ *  expectations take and forget drops, and whatever becomes of the peer. The bytes of a write are
+ *  readable before the word counts it. For pollers: threads, other processes that share the memory,
+ *  or a kernel, where the word lies in memory mapped for it.
+ *  word  8 bytes at a multiple of 8, in memory that the CPU can write. Read it with
+ *  wimm_mirror_load(), or with acquire order. One mirror a value.
+ *  Returns: OK, E_INVAL (address), E_BUSY (has a mirror), E_NOMEM, E_CLOSED, E_FORKED.
+ *  Thread: any.  Blocks: for one turn of the worker.
+ *  Owns: the word stays valid until wimm_mirror_disable() or wimm_engine_close() has returned. */
+WIMM_API WIMM_MUST_CHECK wimm_status wimm_mirror_enable(struct wimm_engine *engine, uint32_t imm,
+							uint64_t *word);
+
+/** End a mirror; its word keeps its last value. *out_total (may be NULL) is that.
+ *  Returns: OK, E_NOT_FOUND (has none), E_INVAL, E_FORKED.  Thread: any.  Blocks: for one turn of
+ *  the worker. */
+WIMM_API WIMM_MUST_CHECK wimm_status wimm_mirror_disable(struct wimm_engine *engine, uint32_t imm,
+							 uint64_t *out_total);
+
+/** Read a mirror's word with acquire order: what it counts is readable after that.
+ *  Thread: any.  Blocks: no. */
+WIMM_API uint64_t wimm_mirror_load(const uint64_t *word);
+
 /** Report when no live session can still deliver the value: every peer has said that it has no
  *  write with it under way and all it sent is counted. What is left of the count is dropped then.
  *  Only after that may the value be given to another request.

@@ -16,7 +16,7 @@ from ._native import use_library
 from .address import Address
 from .engine import Engine, PeerError, PeerEvent, PeerInfo, Stats
 from .errors import Again, Cancelled, Error
-from .objects import Barrier, PeerGroup, Receiver, Watcher
+from .objects import Barrier, Mirror, PeerGroup, Receiver, Watcher
 from .operation import Done, Operation
 from .region import Region, RemoteRegion
 from .transfers import Pages, Slice
@@ -24,10 +24,10 @@ from .transfers import Pages, Slice
 __version__ = _abi.WIMM_VERSION_STRING
 
 __all__ = [
-    "Address", "Again", "Barrier", "Cancelled", "Done", "Engine", "Error", "Operation", "Pages",
-    "PeerError", "PeerEvent", "PeerEventKind", "PeerGroup", "PeerInfo", "Receiver", "Region",
-    "RemoteRegion", "Scope", "Slice", "Stats", "Status", "Watcher", "info", "kv", "rendezvous",
-    "use_library",
+    "Address", "Again", "Barrier", "Cancelled", "Done", "Engine", "Error", "Mirror", "Operation",
+    "Pages", "PeerError", "PeerEvent", "PeerEventKind", "PeerGroup", "PeerInfo", "Receiver",
+    "Region", "RemoteRegion", "Scope", "Slice", "Stats", "Status", "Watcher", "info", "kv",
+    "rendezvous", "use_library",
 ]
 
 

@@ -17,7 +17,7 @@ from ._buffers import memory_of
 from ._child import Child
 from .address import Address, from_c, to_c
 from .errors import Error, as_status, error
-from .objects import Barrier, PeerGroup, Receiver, Watcher
+from .objects import Barrier, Mirror, PeerGroup, Receiver, Watcher
 from .operation import Operation
 from .region import Region, RemoteRegion
 from .transfers import Transfers
@@ -268,6 +268,11 @@ class Engine(Transfers):
         """A 64-bit word, 0 at first, whose changes are reported as callback(old, new). Values in
         between may be skipped, the last one never."""
         return Watcher(self, callback)
+
+    def mirror(self, imm: int, word: Any = None) -> Mirror:
+        """A word that holds how many immediates of a value have arrived in all, taken or not.
+        word: 8 bytes of a buffer, at a multiple of 8; without it the mirror has its own."""
+        return Mirror(self, imm, word)
 
     # --- progress and counters ---
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Peer groups, barriers, receivers of messages and watched words."""
+"""Peer groups, barriers, receivers of messages, watched words and mirrors of counters."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 from . import _abi, _calls, _native
 from ._abi import Status
+from ._buffers import memory_of
 from ._child import Child
 from .operation import Done, Operation
 
@@ -208,3 +209,35 @@ class Watcher(Child):
             self._callback(old or 0, new or 0)
         except BaseException:
             _calls.report(self._callback)
+
+
+class Mirror(Child):
+    """A 64-bit word that holds how many immediates of one value have arrived in all.
+
+    The bytes of what it counts are there before it counts, so it may be polled: by Python, by
+    another process that shares the memory, or by whatever else can read it.
+    """
+
+    def __init__(self, engine: Engine, imm: int, word: Any) -> None:
+        self.imm = _calls.unsigned("imm", imm, _calls.U32_MAX)
+        memory = memory_of(word if word is not None else (ctypes.c_uint64 * 1)(), True)
+        if memory.length < 8:
+            raise ValueError(f"a mirror takes 8 bytes, this memory has {memory.length}")
+        self._keep = memory.keep
+        self._word = ctypes.cast(memory.address, ctypes.POINTER(ctypes.c_uint64))
+        with engine._gate as handle:
+            _native.check(engine._lib.wimm_mirror_enable(handle, self.imm, self._word))
+            super().__init__(engine, self.imm)
+
+    @property
+    def value(self) -> int:
+        """The word as it is now; after close() the last one."""
+        value: int = self._engine._lib.wimm_mirror_load(self._word)
+        return value
+
+    def close(self) -> None:
+        """Write the word no more."""
+        self._close_by(self._close_within)
+
+    def _close_within(self, handle: int, own: int) -> None:
+        _native.check(self._engine._lib.wimm_mirror_disable(handle, own, None))

@@ -3,6 +3,7 @@
  * expectations. */
 #include "core/engine.h"
 #include "core/error_text.h"
+#include "core/mirror.h"
 #include "core/fence.h"
 #include "core/marks.h"
 #include "core/recv.h"
@@ -58,6 +59,8 @@ static void add(struct worker *w, struct peer *p, uint32_t imm, uint32_t count)
 	list_init(&fired);
 	STAT_ADD(w, imms_received, count);
 	st = imm_arrived(w->imms, p->slot, imm, count, &fired);
+	if (st == WIMM_OK)
+		mirror_arrived(w, imm, count);
 	settle_fired(w, &fired);
 	if (st != WIMM_OK)
 		peer_down(w, p, st, 0,

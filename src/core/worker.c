@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The worker's loop: requests, pending writes, completions, time; sleep when there is nothing. */
 #include "core/engine.h"
+#include "core/mirror.h"
 #include "core/marks.h"
 
 #include "base/alloc.h"
@@ -55,6 +56,7 @@ static wimm_status init_tables(struct worker *w)
 
 static void fini_tables(struct worker *w)
 {
+	mirror_close_all(w);
 	imm_close(w->imms);
 	if (w->op_pool.slots != NULL)
 		idpool_fini(&w->op_pool);
@@ -119,6 +121,7 @@ wimm_status worker_init(struct worker *w, struct wimm_engine *engine)
 	w->room.fd = -1;
 	init_lists(w);
 	hash_init(&w->by_instance, rng_u64(&w->rng));
+	hash_init(&w->mirrors, w->by_instance.seed);
 	st = init_tables(w);
 	if (st == WIMM_OK)
 		st = wake_init(&w->wake);

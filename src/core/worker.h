@@ -79,6 +79,8 @@ struct worker {
 	struct list fences;
 	struct timers timers;
 	struct imm_table *imms;
+	struct hash mirrors; /* value -> struct mirror * */
+	struct mirror *last_mirror; /* of the value that came last; NULL: look it up */
 	struct hash by_instance; /* hash of the instance -> peer */
 	struct list recv_free;   /* receive buffers that wait for messages */
 	struct list recv_pools;

@@ -18,7 +18,7 @@
 
 #define GROUPS(X)                                                                                  \
 	X(imm) X(session) X(data) X(inbox) X(args) X(group) X(callback) X(ending) X(pressure)      \
-	X(engine) X(owes) X(watcher) X(pages) X(routing)
+	X(engine) X(owes) X(watcher) X(pages) X(mirror) X(routing)
 
 #define X(name) extern const struct contract_group group_##name;
 GROUPS(X)

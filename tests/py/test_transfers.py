@@ -2,6 +2,7 @@
 """Everything an engine moves and counts, between two engines of one process."""
 import array
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -230,6 +231,32 @@ def test_watcher_disarmed_reports_after_arming(pair):
         watcher.add(3)
         watcher.arm()
         assert seen.wait(WAIT)
+
+
+def test_mirror_holds_all_that_came_and_only_grows(pair):
+    """Goal: a polled word counts what expectations take too, in memory of one's own or not, and
+    the bytes are there before it does."""
+    own = np.zeros(4, dtype=np.uint64)
+    with pair.b.mirror(7, own[2:]) as mirror, pair.b.mirror(8) as other:
+        expected = pair.b.expect(7, 3, deadline=WAIT)
+        for i in range(5):
+            pair.a.write(pair.src_region, pair.remote, imm=7, deadline=WAIT)
+            deadline = time.monotonic() + WAIT
+            while mirror.value < i + 1:
+                assert time.monotonic() < deadline
+            assert (pair.dst == pair.src).all()
+        expected.result(WAIT)
+        assert own.tolist() == [0, 0, 5, 0] and mirror.value == 5 and other.value == 0
+        with pytest.raises(wimm.Error) as caught:
+            pair.b.mirror(7)
+        assert caught.value.code == wimm.Status.E_BUSY
+    assert mirror.value == 5
+    with pytest.raises(ValueError, match="8 bytes"):
+        pair.b.mirror(9, bytearray(4))
+    left = pair.b.mirror(7)
+    assert left.value == 2    # not taken yet
+    pair.b.close()            # ends it first
+    assert left.closed and left.value == 2
 
 
 def test_peers_and_addresses_come_in_both_forms(pair):

@@ -59,6 +59,12 @@ void check_counts(struct run *run)
 			       "node %u: %" PRIu64 " immediates %#x counted; at least %" PRIu64
 			       " arrived, at most %" PRIu64 " were sent",
 			       g->node, total, g->imm, least, g->accepted);
+		/* What a lost peer delivered is dropped from the count, not from the word. */
+		if (run->mirror[i] < total || run->mirror[i] > g->accepted)
+			broken(run,
+			       "node %u: the mirror of %#x says %" PRIu64 ", counted are %" PRIu64
+			       ", sent %" PRIu64,
+			       g->node, g->imm, run->mirror[i], total, g->accepted);
 	}
 }
 

@@ -131,6 +131,22 @@ static bool imm_taken(const struct run *run, uint32_t node, uint32_t imm)
 	return false;
 }
 
+/* From the last user of the value on that node, if it had one. */
+static void mirror_start(struct run *run, uint32_t group)
+{
+	const struct group *g = &run->group[group];
+	struct wimm_engine *engine = run->node[g->node].engine;
+	wimm_status st;
+
+	if (engine == NULL)
+		return;
+	st = wimm_mirror_disable(engine, g->imm, NULL);
+	if (st == WIMM_OK || st == WIMM_E_NOT_FOUND)
+		st = wimm_mirror_enable(engine, g->imm, &run->mirror[group]);
+	if (st != WIMM_OK)
+		broken(run, "node %u: no mirror of %#x: %s", g->node, g->imm, wimm_status_name(st));
+}
+
 static uint32_t group_add(struct run *run, uint32_t node, uint32_t imm)
 {
 	uint32_t index = run->groups;
@@ -141,6 +157,7 @@ static uint32_t group_add(struct run *run, uint32_t node, uint32_t imm)
 	run->group[index] = (struct group){
 		.node = node, .life = run->node[node].life, .imm = imm, .slot = NONE, .live = true
 	};
+	mirror_start(run, index);
 	return index;
 }
 

@@ -179,6 +179,7 @@ struct run {
 	struct slot slot[SLOTS_MAX];
 	uint32_t slots;
 	struct group group[GROUPS_MAX];
+	uint64_t mirror[GROUPS_MAX]; /* the word of each: what its node says has arrived in all */
 	uint32_t groups;
 	struct stats stats;
 };
