@@ -77,6 +77,7 @@ static void data_case_13_is_there_before_its_count(void **state)
 		v.seed = round;
 		gate_unlock();
 		memset(b->mem, 0xee, b->bytes);
+		hand_over(b);
 		fill(a->mem, a->bytes, round);
 		p.imm = round;
 		p.flags = WIMM_IMM | (round % 2 ? WIMM_IMM_ONCE : 0);
@@ -100,6 +101,7 @@ static void data_empty_write_case_49_counts_once(void **state)
 
 	(void)state;
 	memset(b->mem, 7, b->bytes);
+	hand_over(b);
 	for (uint32_t i = 0; i < 4; i++) {
 		result_ok(write_imm(a, to, i % 2 ? 64 : 0, i / 2 ? 64 : 0, 0, 100 + i));
 		imm_reaches(b, 100 + i, 1);
@@ -134,6 +136,7 @@ static void data_odd_offsets_and_lengths_case_54_are_exact(void **state)
 			uint64_t len = i < 66 ? i : edges[i - 66];
 
 			memset(b->mem, 0x5a, len + 64);
+			hand_over(b);
 			result_ok(write_imm(a, to, from, at, len, ++imm));
 			imm_reaches(b, imm, 1);
 			assert_memory_equal(b->mem + at, a->mem + from, len);
@@ -169,11 +172,13 @@ static void data_split_case_63_leaves_no_remainder(void **state)
 		struct wimm_scatter_entry e[4];
 
 		memset(b->mem, 0, b->bytes);
+		hand_over(b);
 		result_ok(write_imm(a, to, 3, 5, len, ++imm));
 		imm_reaches(b, imm, 1);
 		assert_memory_equal(b->mem + 5, a->mem + 3, len);
 		assert_int_equal(b->mem[5 + len], 0);
 		memset(b->mem, 0, b->bytes);
+		hand_over(b);
 		for (uint32_t k = 0; k < 4; k++) {
 			uint64_t start = len * k / 4, end = len * (k + 1) / 4;
 
@@ -199,6 +204,7 @@ static void both_ways(struct node *a, struct node *b, uint32_t imm)
 
 	fill(a->mem, half, imm);
 	fill(b->mem + half, half, imm + 1);
+	hand_over(b);
 	result_ok(write_imm(a, remote_of(a, b), 0, 0, half, imm));
 	result_ok(write_imm(b, remote_of(b, a), half, half, half, imm + 1));
 	imm_reaches(b, imm, 1);
@@ -324,6 +330,7 @@ static void data_uncertain_write_case_109_is_never_counted_twice(void **state)
 
 		fill(a->mem, 4096, i);
 		memset(b->mem, 0, 4096);
+		hand_over(b);
 		r = write_imm(a, to, 0, 0, 4096, i);
 		result_wait(r);
 		if (r->status == WIMM_OK) {

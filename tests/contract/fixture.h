@@ -173,6 +173,10 @@ struct result *expect(struct node *n, uint32_t imm, uint64_t count);
 struct result *expect_with(struct node *n, uint32_t imm, uint64_t count,
                            const struct wimm_expect_opts *opts);
 uint64_t imm_now(struct node *n, uint32_t imm);
+/* What this thread has written to the node's region happened before what its worker will write
+ * there. It did anyway; but the thread sanitizer does not follow the way through a peer's ring,
+ * which lies at two addresses when both engines are in one process. */
+void hand_over(struct node *n);
 /* Wait until a value has this count, and not more. */
 void imm_reaches(struct node *n, uint32_t imm, uint64_t count);
 /* Byte i of pattern `seed`. */

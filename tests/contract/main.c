@@ -8,12 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#else
-#define SANITIZED 0
-#endif
-
 #define CASES_MAX 256
 
 #define GROUPS(X)                                                                                  \
@@ -41,7 +35,7 @@ static bool applies(unsigned only)
 	         (only & ONLY_THREADS && cfg.driven) || (only & ONLY_DRIVEN && !cfg.driven) ||
 	         (only & ONLY_ONE_NIC && cfg.nics != 1) ||
 	         (only & ONLY_MANY_NICS && cfg.nics < 2) ||
-	         (only & ONLY_LONG && (test_scale() < 10 || SANITIZED)));
+	         (only & ONLY_LONG && (test_scale() < 10 || TEST_SANITIZED)));
 }
 
 static int run_group(const char *name)

@@ -68,6 +68,7 @@ static void pages_repeated_case_59_count_each(void **state)
 			assert_true(all_are(b->mem + i * 64, 64, 0));
 	}
 	memset(b->mem, 0, 640);
+	hand_over(b);
 	w = pages_of(a, to, two, twice, 2, 64);
 	w.imm = 1;
 	result_ok(submit_pages(a, &w));
@@ -129,6 +130,7 @@ static void pages_with_one_immediate_count_it_after_the_last(void **state)
 
 		fill(a->mem, a->bytes, c);
 		memset(b->mem, 0xcc, b->bytes);
+		hand_over(b);
 		*l = (struct look){ b, list, counts[c], 700, c, 0, 0 };
 		w.flags = WIMM_IMM | WIMM_IMM_ONCE;
 		w.imm = c;

@@ -85,6 +85,11 @@ uint64_t imm_now(struct node *n, uint32_t imm)
 	return count;
 }
 
+void hand_over(struct node *n)
+{
+	(void)imm_now(n, UINT32_MAX); /* one turn of its worker */
+}
+
 struct imm_wait {
 	struct node *n;
 	uint32_t imm;

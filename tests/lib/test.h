@@ -13,8 +13,14 @@
 #include <stdbool.h>
 #include <stdio.h>
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define TEST_SANITIZED 1
+#else
+#define TEST_SANITIZED 0
+#endif
+
 /* How long a test waits for something that ought to happen: only a hang takes that long. */
-#define TEST_DEADLINE_MS 20000u
+#define TEST_DEADLINE_MS (TEST_SANITIZED ? 90000u : 30000u)
 
 /* Waits until `cond` holds, letting others run in between; false at the deadline. */
 bool test_wait_until(bool (*cond)(void *arg), void *arg, unsigned deadline_ms);
