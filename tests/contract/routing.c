@@ -90,12 +90,17 @@ static void forbidden_by_either_side_goes_over_nics(void **state)
 	write_all_kinds(b, a, 4);
 }
 
+static bool one_down(void *arg)
+{
+	return node_events(arg, WIMM_PEER_DOWN) == 1;
+}
+
 /* Goal: setting same_host require: no session with who is not reached that way; one with who is. */
 static void required_way_that_is_not_there_refuses_the_session(void **state)
 {
+	struct wimm_error_info why;
 	struct node *a, *b, *c;
-	struct wimm_remote_mr *to;
-	struct result *r;
+	wimm_peer pb;
 
 	(void)state;
 	rule("off");
@@ -103,10 +108,11 @@ static void required_way_that_is_not_there_refuses_the_session(void **state)
 	rule("require");
 	a = node_open(4096);
 	c = node_open(4096);
-	to = remote_of(a, b);
-	r = write_imm(a, to, 0, 0, 64, IMM);
-	result_is(r, WIMM_E_PEER_REFUSED);
-	has_words(r->text, "same_host");
+	pb = peer_of(a, b);
+	assert_wait(one_down, a);
+	assert_ok(wimm_peer_last_error(a->engine, pb, &why));
+	assert_int_equal(why.status, WIMM_E_PEER_REFUSED);
+	has_words(why.text, "same_host");
 	write_all_kinds(a, c, 5);
 }
 
