@@ -69,22 +69,35 @@ struct op *op_get(struct worker *w, enum op_kind kind)
 	return op;
 }
 
+static void wake_room(struct worker *w)
+{
+	/* [C] with [D] in submit_enter(): what was given back is there before its waiter looks
+	 * again. */
+	if (atomic_load_explicit(&w->room_waiters, memory_order_seq_cst) != 0)
+		wake_signal_always(&w->room);
+}
+
+static void indices_release(struct worker *w, struct op *op)
+{
+	if (op->paged.index_bytes != 0)
+		STAT_SUB_SHARED(w, index_bytes, op->paged.index_bytes);
+	mem_free(op->paged.indices);
+	op->paged.index_bytes = 0;
+	op->paged.indices = NULL;
+}
+
 static void op_release(struct op *op)
 {
 	struct worker *w = op->worker;
 
-	if (op->paged.index_bytes != 0)
-		STAT_SUB_SHARED(w, index_bytes, op->paged.index_bytes);
-	mem_free(op->paged.indices);
+	indices_release(w, op);
 	if (op->legs != &op->leg)
 		mem_free(op->legs);
 	mem_free(op->send.data);
 	mem_free(op->expect.e.owes);
 	mem_free(op->expect.owes_ids);
 	idpool_put(&w->op_pool, op->index);
-	/* [C] with [D] in submit_enter(): the slot is free before its waiter looks again. */
-	if (atomic_load_explicit(&w->room_waiters, memory_order_seq_cst) != 0)
-		wake_signal_always(&w->room);
+	wake_room(w);
 }
 
 void op_unget(struct worker *w, struct op *op)
@@ -189,6 +202,11 @@ static void op_finish(struct worker *w, struct op *op)
 	if (op->on_done.fn == NULL) {
 		op_release(op);
 		return;
+	}
+	if (op->paged.index_bytes != 0) {
+		/* Before the callback, which may submit the next one. */
+		indices_release(w, op);
+		wake_room(w);
 	}
 	op->delivery.run = op_deliver;
 	deliver_push(w->engine, &op->delivery);

@@ -422,6 +422,62 @@ static void index_arrays_beyond_their_budget_wait(void **state)
 	node_close(a);
 }
 
+struct resubmit {
+	struct node *a;
+	struct wimm_paged_writes p;
+	uint32_t left, refused;
+	bool done;
+};
+
+static void submit_again(void *context, const struct wimm_done *done)
+{
+	struct resubmit *r = context;
+	struct wimm_on_done again = { .fn = submit_again, .context = r };
+	bool go_on = done->status == WIMM_OK && r->left != 0;
+
+	if (go_on && wimm_submit_paged_writes(r->a->engine, &r->p, &again, NULL) == WIMM_OK) {
+		r->left--;
+		return;
+	}
+	gate_lock();
+	r->refused = r->left;
+	r->done = true;
+	gate_unlock();
+}
+
+static bool resubmits_done(void *arg)
+{
+	bool yes;
+
+	gate_lock();
+	yes = ((struct resubmit *)arg)->done;
+	gate_unlock();
+	return yes;
+}
+
+/* Goal: a request that needs the whole budget of index arrays may follow itself: what it took is
+ * free again inside its callback. */
+static void index_budget_is_free_inside_the_callback(void **state)
+{
+	enum { PAGES = 8192 }; /* 64 KiB of indices */
+	struct node *b = node_open(PAGES);
+	struct resubmit *r = case_memory(sizeof(*r));
+	struct wimm_on_done done = { .fn = submit_again, .context = r };
+	uint32_t *indices = case_memory(PAGES * sizeof(*indices));
+
+	(void)state;
+	for (uint32_t i = 0; i < PAGES; i++)
+		indices[i] = i;
+	assert_ok(config_set("index_bytes_limit", "64K"));
+	r->a = node_open(PAGES);
+	config_reload();
+	r->p = many_pages(r->a, remote_of(r->a, b), indices, PAGES);
+	r->left = 5;
+	assert_ok(wimm_submit_paged_writes(r->a->engine, &r->p, &done, NULL));
+	assert_wait(resubmits_done, r);
+	assert_int_equal(r->refused, 0);
+}
+
 /* Goal: a peer that does not answer delays only its own writes. */
 static void stalled_peer_delays_nobody_else(void **state)
 {
@@ -496,6 +552,7 @@ static const struct contract_case cases[] = {
 	CASE_ONLY(blocked_submission_ends_when_the_engine_closes, ONLY_THREADS),
 	CASE_ONLY(blocked_submission_follows_no_handle_that_ended, ONLY_THREADS),
 	CASE(index_arrays_beyond_their_budget_wait),
+	CASE(index_budget_is_free_inside_the_callback),
 	CASE_ONLY(stalled_peer_delays_nobody_else, ONLY_THREADS),
 	CASE(pending_pages_finish_under_a_stream_of_new_writes),
 };
