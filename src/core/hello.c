@@ -128,6 +128,15 @@ static void refuse_stranger(struct worker *w, struct ctl *c, const struct wire_m
 	session_ctl_drop(w, c, true);
 }
 
+/* Without a path that is coming up the session never will, and nothing else would end it soon. */
+static bool paths_are_coming(const struct peer *p)
+{
+	for (uint32_t k = 0; k < p->path_count; k++)
+		if (p->path[k].state == PATH_OPENING || p->path[k].state == PATH_UP)
+			return true;
+	return false;
+}
+
 static void accept_paths(struct worker *w, struct peer *p, const struct wire_msg *hello)
 {
 	struct wire_msg m;
@@ -222,7 +231,7 @@ static struct peer *hello_peer(struct worker *w, struct ctl *c, const struct wir
 		p = NULL;
 	}
 	if (p == NULL)
-		refuse(w, c, m, WIMM_E_LIMIT);
+		refuse(w, c, m, w->peer_free_count == 0 ? WIMM_E_LIMIT : WIMM_E_NOMEM);
 	return p;
 }
 
@@ -392,6 +401,10 @@ void hello_acked(struct worker *w, struct peer *p, const struct wire_msg *m)
 			paths.u.paths.offer[k].len_bytes = 0;
 		auth_mask_offer(w, p, false, k, &paths.u.paths.offer[k]);
 	}
+	if (!paths_are_coming(p)) {
+		peer_down(w, p, WIMM_E_NOMEM, 0, "no path could be prepared to it");
+		return;
+	}
 	session_say(w, p, &paths);
 	for (uint32_t k = 0; k < p->path_count && p->state == PEER_CONNECTING; k++)
 		if (p->path[k].state == PATH_OPENING)
@@ -428,6 +441,10 @@ void hello_paths(struct worker *w, struct peer *p, const struct wire_msg *m)
 		path_ops(w, path)->path_close(path->prov);
 		if (k == p->host_path)
 			same_host_way(p, "NICs: it does not find this process on its machine");
+	}
+	if (!paths_are_coming(p)) {
+		peer_down(w, p, WIMM_E_PEER_LOST, 0, "it could prepare none of the paths");
+		return;
 	}
 	path_maybe_up(w, p, false);
 }
