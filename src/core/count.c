@@ -63,10 +63,10 @@ static void add(struct worker *w, struct peer *p, uint32_t imm, uint32_t count)
 		mirror_arrived(w, imm, count);
 	settle_fired(w, &fired);
 	if (st != WIMM_OK)
-		peer_down(w, p, st, 0,
-		          "immediate %#" PRIx32 " cannot be counted: the peer made too many values "
-		          "that nobody expects (setting unexpected_imms)",
-		          imm);
+		peer_down(w, p, st, 0, "immediate %#" PRIx32 " cannot be counted: %s", imm,
+		          st == WIMM_E_NOMEM ? "out of memory here"
+		                             : "the peer made too many values that nobody expects "
+		                               "(setting unexpected_imms)");
 }
 
 static struct part *part_get(struct peer *p, uint64_t op_seq)
@@ -91,6 +91,16 @@ static struct part *part_get(struct peer *p, uint64_t op_seq)
 	return part;
 }
 
+/* There is none for a write: the session cannot go on, as its immediate would be lost. */
+static void part_lost(struct worker *w, struct peer *p)
+{
+	if (p->parts.count >= PARTS_OPEN_MAX)
+		peer_down(w, p, WIMM_E_LIMIT, 0, "more than %d split writes are incomplete",
+		          PARTS_OPEN_MAX);
+	else
+		peer_down(w, p, WIMM_E_NOMEM, 0, "out of memory here for a split write");
+}
+
 static void part_put(struct peer *p, uint64_t op_seq, struct part *part)
 {
 	(void)hash_remove(&p->parts, op_seq);
@@ -103,8 +113,7 @@ static void part_arrived(struct worker *w, struct peer *p, const struct prov_cqe
 	uint32_t imm = c->imm;
 
 	if (part == NULL) {
-		peer_down(w, p, WIMM_E_LIMIT, 0, "more than %d split writes are incomplete",
-		          PARTS_OPEN_MAX);
+		part_lost(w, p);
 		return;
 	}
 	if (part->parts == 0 && !part->abandoned) {
@@ -163,8 +172,7 @@ static void on_abandon(struct worker *w, struct peer *p, const struct wire_msg *
 	struct part *part = part_get(p, m->u.abandon.op_seq);
 
 	if (part == NULL) {
-		peer_down(w, p, WIMM_E_LIMIT, 0, "more than %d split writes are incomplete",
-		          PARTS_OPEN_MAX);
+		part_lost(w, p);
 		return;
 	}
 	part->abandoned = true;
