@@ -11,8 +11,22 @@
 #define CASES_MAX 256
 
 #define GROUPS(X)                                                                                  \
-	X(imm) X(session) X(data) X(inbox) X(args) X(group) X(callback) X(ending) X(pressure)      \
-	X(engine) X(owes) X(watcher) X(pages) X(mirror) X(routing)
+	X(imm)                                                                                     \
+	X(session)                                                                                 \
+	X(data)                                                                                    \
+	X(inbox)                                                                                   \
+	X(args)                                                                                    \
+	X(group)                                                                                   \
+	X(pressure)                                                                                \
+	X(engine)                                                                                  \
+	X(owes)                                                                                    \
+	X(watcher)                                                                                 \
+	X(pages)                                                                                   \
+	X(mirror)                                                                                  \
+	X(sweep)                                                                                   \
+	X(routing)                                                                                 \
+	X(callback)                                                                                \
+	X(ending)
 
 #define X(name) extern const struct contract_group group_##name;
 GROUPS(X)
@@ -31,9 +45,8 @@ static bool applies(unsigned only)
 	bool verbs = strcmp(cfg.provider, "verbs") == 0;
 
 	return !((only & ONLY_TCP && !tcp) || (only & ONLY_SIM && !sim) ||
-	         (only & ONLY_LASTING && verbs) ||
-	         (only & ONLY_THREADS && cfg.driven) || (only & ONLY_DRIVEN && !cfg.driven) ||
-	         (only & ONLY_ONE_NIC && cfg.nics != 1) ||
+	         (only & ONLY_LASTING && verbs) || (only & ONLY_THREADS && cfg.driven) ||
+	         (only & ONLY_DRIVEN && !cfg.driven) || (only & ONLY_ONE_NIC && cfg.nics != 1) ||
 	         (only & ONLY_MANY_NICS && cfg.nics < 2) ||
 	         (only & ONLY_LONG && (test_scale() < 10 || TEST_SANITIZED)));
 }
