@@ -24,6 +24,7 @@
 	X(pages)                                                                                   \
 	X(mirror)                                                                                  \
 	X(sweep)                                                                                   \
+	X(proof)                                                                                   \
 	X(routing)                                                                                 \
 	X(callback)                                                                                \
 	X(ending)
