@@ -353,8 +353,12 @@ bool host_tx_report(struct host_path *path, struct host_emit *emit)
 		return false;
 	for (; tx->head != tx->ack; tx->head++) {
 		struct host_req *req = host_tx_req(tx, tx->head);
+		/* The peer passes over what was taken back, and acknowledges it with the rest. */
+		bool dropped = req->state == HOST_REQ_DROPPED;
 
-		if (req->cancel == HOST_CANCEL_NONE && !report(path, emit, req, WIMM_OK, 0))
+		if (req->cancel == HOST_CANCEL_NONE &&
+		    !report(path, emit, req, dropped ? WIMM_E_PATH_LOST : WIMM_OK,
+		            dropped ? reading_flag(req) : 0))
 			return false;
 	}
 	return true;

@@ -228,6 +228,31 @@ static void path_offers_taken_back_by_a_close_count_nothing(void **state)
 	pair_close(&p);
 }
 
+static void path_offers_that_the_peer_passes_over_end_as_lost(void **state)
+{
+	/* Goal: offers taken back are acknowledged by a peer that goes on through the ring before
+	 * this side has told of their end; they were not placed, so they are not done. */
+	struct pair p;
+	struct prov_wr wr;
+
+	(void)state;
+	pair_open(&p, "pull");
+	wr = pair_wr(&p, 1, 0, 0, 65536);
+	wr.flags = PROV_WR_IMM;
+	for (int i = 0; i < 10; i++)
+		assert_int_equal(ops->post(p.a.path, &wr, 1), 1);
+	side_turns(&p.a, 1); /* they are in the ring */
+	ops->path_close(p.a.path);
+	side_turns(&p.b, 3);
+	assert_true(pair_until(&p, pair_b_down));
+	assert_true(pair_until(&p, pair_a_closed));
+	assert_int_equal(p.b.imms, 0);
+	assert_int_equal(p.a.done_ok, 0);
+	assert_int_equal(p.a.done_lost, 10);
+	assert_int_equal(p.a.done_lost_sent, 0);
+	pair_close(&p);
+}
+
 static void path_cancelled_offer_is_never_counted(void **state)
 {
 	/* Goal: a cancel before the fetch wins: told at once, and not counted though it was in the
@@ -460,6 +485,7 @@ int main(void)
 		cmocka_unit_test(path_closed_by_the_peer_goes_down),
 		cmocka_unit_test(path_what_was_sent_before_the_end_is_counted),
 		cmocka_unit_test(path_offers_taken_back_by_a_close_count_nothing),
+		cmocka_unit_test(path_offers_that_the_peer_passes_over_end_as_lost),
 		cmocka_unit_test(path_cancelled_offer_is_never_counted),
 		cmocka_unit_test(path_cancelled_write_in_the_ring_frees_its_source),
 		cmocka_unit_test(path_wrong_key_or_range_costs_the_path_only),
