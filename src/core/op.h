@@ -68,6 +68,7 @@ struct leg {
 	uint32_t parts_sent;
 	uint32_t dst_generation;
 	uint32_t run;       /* requests for one path before the next has its turn */
+	uint32_t turn;      /* requests posted since others of the peer had theirs */
 	uint32_t pieces;    /* slices: requests a part */
 	uint32_t used; /* paths it was posted on, a bit each */
 	uint8_t path_count; /* planned paths; 0: not planned yet */

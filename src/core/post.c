@@ -211,16 +211,25 @@ static void peer_turn(struct worker *w, struct peer *p)
 	while (budget != 0 && !list_empty(&p->pending) && !p->hold && p->ending_step == 0 &&
 	       stuck < BLOCKED_LEGS_MAX) {
 		struct leg *leg = LIST_ENTRY(p->pending.next, struct leg, link);
+		uint32_t left = w->post_batch - leg->turn;
 		uint32_t posted;
-		bool alive = leg_post(w, p, leg, budget, &posted);
+		bool alive = leg_post(w, p, leg, left < budget ? left : budget, &posted);
 
 		budget -= posted;
-		if (!alive || leg_finish(w, leg))
+		if (!alive)
+			continue;
+		leg->turn += posted;
+		if (leg_finish(w, leg))
 			continue;
 		if (posted == 0)
 			stuck++;
 		if (posted == 0 && shard_any_path(leg))
 			break; /* every path is full: who waits longest keeps its place */
+		/* A turn is a whole batch, however little room there is at a time: else a thousand
+		 * pages had one request posted between any two of a thousand single writes. */
+		if (posted != 0 && leg->turn < w->post_batch && shard_any_path(leg))
+			continue;
+		leg->turn = 0;
 		list_remove(&leg->link); /* others of this peer have their turn */
 		list_push_back(&p->pending, &leg->link);
 	}
