@@ -4,6 +4,7 @@
 
 #include "base/config.h"
 #include "plat/clock.h"
+#include "prov/sim/sim.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -514,26 +515,33 @@ static void stalled_peer_delays_nobody_else(void **state)
 	imm_reaches(c, 2, 400);
 }
 
-/* Goal: pending work has its turn however many new requests come. */
+/* Goal: pending work has its turn however many new requests come, and a whole batch at a turn
+ * however little room a NIC has at a time. */
 static void pending_pages_finish_under_a_stream_of_new_writes(void **state)
 {
-	enum { PAGES = 1000 };
-	struct node *a = node_open(PAGES), *b = node_open(PAGES);
-	struct wimm_remote_mr *to = remote_of(a, b);
-	uint32_t *indices = case_memory(PAGES * sizeof(*indices));
-	struct wimm_write w = single(a, to, 0, 0, 1);
+	/* Up to MAX_OPS writes have their turns between two of the pages, which go out 64 at a turn
+	 * (setting post_batch), so 16 times as many before the last; some more for luck. */
+	enum { PAGES = 1000, MAX_OPS = 1024, NEW_MAX = 24 * MAX_OPS };
+	struct wimm_write w;
 	struct wimm_paged_writes p;
+	struct wimm_remote_mr *to;
 	struct result *pages;
+	struct node *a, *b;
+	uint32_t *indices = case_memory(PAGES * sizeof(*indices));
 	uint64_t new_ones = 0;
 
 	(void)state;
+	if (case_world() != NULL)
+		sim_set_post_depth(case_world(), 4);
+	a = narrow_open(PAGES, MAX_OPS);
+	b = node_open(PAGES);
+	to = remote_of(a, b);
+	w = single(a, to, 0, 0, 1);
 	for (uint32_t i = 0; i < PAGES; i++)
 		indices[i] = i;
 	p = many_pages(a, to, indices, PAGES);
 	pages = submit_pages(a, &p);
-	/* As many new ones as there is room for, all the time; ten times as many are enough to show
-	 * that the pages do not wait for the last of them. */
-	while (!result_there(pages) && new_ones < 10 * PAGES) {
+	while (!result_there(pages) && new_ones < NEW_MAX) {
 		wimm_status st = wimm_submit_single_write(a->engine, &w, NULL, NULL);
 
 		assert_true(st == WIMM_OK || st == WIMM_AGAIN);
