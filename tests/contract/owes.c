@@ -180,14 +180,16 @@ static void owes_of_queued_expectations_are_kept_apart(void **state)
 	assert_int_equal(imm_now(t->b, 1), 0);
 }
 
-/* Goal: 20 peers that come, deliver and go, with a count over all of them. */
+/* Goal: peers that come, deliver and go, with a count over all of them. */
 static void peers_coming_and_going_add_up(void **state)
 {
+	/* Fewer where each goodbye lingers, since nobody drives the other side meanwhile. */
+	uint32_t peers = cfg.driven ? 5 : 20;
 	struct node *b = node_open(64);
-	struct result *r = expect(b, 1, 40);
+	struct result *r = expect(b, 1, 2 * peers);
 
 	(void)state;
-	for (int i = 0; i < 20; i++) {
+	for (uint32_t i = 0; i < peers; i++) {
 		struct node *a = node_open(64);
 		struct wimm_remote_mr *to = remote_of(a, b);
 
