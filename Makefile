@@ -37,4 +37,4 @@ mutants: setup
 	@scripts/mutants.sh
 
 clean:
-	rm -rf build build-asan build-tsan build-clang build-logs
+	rm -rf build build-asan build-tsan build-clang build-logs build-arm64 build-arm64-root
