@@ -69,7 +69,7 @@ typedef enum {
 	WIMM_PEER_DOWN = 2,      /* lost, gone or refused; `cause` says which */
 	WIMM_PEER_RESTARTED = 3, /* a new instance answers at the address of a lost one */
 	WIMM_PEER_NIC_LOST = 4,  /* one path is gone, others carry on */
-	WIMM_PEER_NIC_BACK = 5,
+	WIMM_PEER_NIC_BACK = 5,  /* a lost path stands again, in the same session */
 } wimm_peer_event_kind;
 
 struct wimm_peer_event {

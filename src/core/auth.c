@@ -163,14 +163,17 @@ bool auth_paths_ok(const struct worker *w, const struct peer *p, const struct wi
 }
 
 void auth_mask_offer(const struct worker *w, const struct peer *p, bool of_acceptor, uint32_t path,
-                     struct prov_offer *offer)
+                     uint32_t seq, struct prov_offer *offer)
 {
-	uint8_t which[2] = { of_acceptor, (uint8_t)path };
+	/* A later life of a path has a mask of its own. */
+	uint8_t which[6] = { of_acceptor,          (uint8_t)path,       (uint8_t)(seq >> 24),
+		             (uint8_t)(seq >> 16), (uint8_t)(seq >> 8), (uint8_t)seq };
+	size_t bytes = seq == 1 ? 2 : sizeof(which);
 	uint8_t mask[PROV_OFFER_BYTES];
 
 	if (!key_of(w)->set)
 		return;
-	auth_hash(p->auth.session, "wimm offer", which, sizeof(which), NULL, 0, mask, sizeof(mask));
+	auth_hash(p->auth.session, "wimm offer", which, bytes, NULL, 0, mask, sizeof(mask));
 	for (uint32_t i = 0; i < offer->len_bytes; i++)
 		offer->bytes[i] ^= mask[i];
 }

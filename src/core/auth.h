@@ -39,7 +39,7 @@ bool auth_ack_ok(struct worker *w, struct peer *p, const struct wire_msg *m);
 bool auth_paths_ok(const struct worker *w, const struct peer *p, const struct wire_msg *m);
 /* Hide an offer, or show it again: whoever dials a path shows what only the key reveals. */
 void auth_mask_offer(const struct worker *w, const struct peer *p, bool of_acceptor, uint32_t path,
-                     struct prov_offer *offer);
+                     uint32_t seq, struct prov_offer *offer);
 /* An encoded message is about to leave: put its proof in. */
 void auth_seal(struct worker *w, struct peer *p, enum wire_type type, uint8_t *bytes, uint32_t len);
 

@@ -146,7 +146,7 @@ void count_arrived(struct worker *w, struct path *path, const struct prov_cqe *c
 		add(w, p, c->imm, c->count);
 	else
 		part_arrived(w, p, c);
-	if (p->asked_id != 0)
+	if (p->asked.id != 0)
 		confirm_answer(w, p);
 	if (!list_empty(&w->retires))
 		retire_arrived(w, p);

@@ -103,7 +103,7 @@ void fence_arrived(struct worker *w, struct peer *p)
 		struct op *op = fence_op(it);
 
 		if (op->fence.peer != p || !op->fence.heard || op->fence.closing ||
-		    !count_reached(p, op->fence.mark))
+		    !count_reached(p, &op->fence.marks))
 			continue;
 		op->fence.confirmed = true;
 		all = true;
@@ -124,7 +124,7 @@ static void fence_heard(struct worker *w, struct peer *p, const struct wire_msg 
 		if (op->fence.peer != p || op->fence.ask_id != m->u.marks.id)
 			continue;
 		op->fence.heard = true;
-		memcpy(op->fence.mark, m->u.marks.mark, sizeof(op->fence.mark));
+		op->fence.marks = m->u.marks;
 	}
 	fence_arrived(w, p);
 }

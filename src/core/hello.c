@@ -148,10 +148,10 @@ static void accept_paths(struct worker *w, struct peer *p, const struct wire_msg
 	m.u.hello.path_count = p->path_count;
 	auth_begin(w, p, &m);
 	for (uint32_t k = 0; k < p->path_count; k++) {
-		any = path_prepare(w, p, k, &m.u.hello.offer[k]) || any;
+		any = path_prepare(w, p, k, 1, &m.u.hello.offer[k]) || any;
 		if (k == p->host_path)
 			same_host_wrap(w, &m.u.hello.offer[k]);
-		auth_mask_offer(w, p, true, k, &m.u.hello.offer[k]);
+		auth_mask_offer(w, p, true, k, 1, &m.u.hello.offer[k]);
 	}
 	if (!any) {
 		peer_down(w, p, WIMM_E_NOMEM, 0, "no path could be prepared for it");
@@ -354,7 +354,7 @@ static const char *ack_wrong(const struct peer *p, const struct wire_msg *m)
 
 static void connect_path(struct worker *w, struct peer *p, uint32_t k, struct prov_offer offer)
 {
-	auth_mask_offer(w, p, false, k, &offer);
+	auth_mask_offer(w, p, false, k, 1, &offer);
 	path_ops(w, &p->path[k])->path_connect(p->path[k].prov, &offer);
 }
 
@@ -394,12 +394,12 @@ void hello_acked(struct worker *w, struct peer *p, const struct wire_msg *m)
 	paths.u.paths.has_mac = w->engine->job_key.set;
 	for (uint32_t k = 0; k < p->path_count; k++) {
 		offer[k] = m->u.hello.offer[k];
-		auth_mask_offer(w, p, true, k, &offer[k]);
+		auth_mask_offer(w, p, true, k, 1, &offer[k]);
 		if (offer[k].len_bytes == 0 ||
 		    (k == p->host_path && !same_host_unwrap(p, &offer[k])) ||
-		    !path_prepare(w, p, k, &paths.u.paths.offer[k]))
+		    !path_prepare(w, p, k, 1, &paths.u.paths.offer[k]))
 			paths.u.paths.offer[k].len_bytes = 0;
-		auth_mask_offer(w, p, false, k, &paths.u.paths.offer[k]);
+		auth_mask_offer(w, p, false, k, 1, &paths.u.paths.offer[k]);
 	}
 	if (!paths_are_coming(p)) {
 		peer_down(w, p, WIMM_E_NOMEM, 0, "no path could be prepared to it");

@@ -11,7 +11,7 @@ void count_fill_marks(const struct peer *p, struct wire_msg *m, uint64_t id);
 /* A message of what was posted on each path. */
 void count_fill_posted(const struct peer *p, struct wire_msg *m, enum wire_type type, uint64_t id);
 /* Whether as much was counted, on the paths that still stand. */
-bool count_reached(const struct peer *p, const uint64_t *mark);
+bool count_reached(const struct peer *p, const struct wire_marks *marks);
 /* Put a completely acked leg on its peer's list for the next CONFIRM. */
 void count_confirm(struct worker *w, struct leg *leg);
 void confirm_heard(struct worker *w, struct peer *p, const struct wire_msg *m);

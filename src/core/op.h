@@ -7,6 +7,7 @@
 
 #include "base/list.h"
 #include "core/imm.h"
+#include "core/wire.h"
 #include "queue/mpsc.h"
 
 #include <wimm/imm.h>
@@ -71,6 +72,7 @@ struct leg {
 	uint32_t turn;      /* requests posted since others of the peer had theirs */
 	uint32_t pieces;    /* slices: requests a part */
 	uint32_t used; /* paths it was posted on, a bit each */
+	uint32_t losses; /* of paths of its peer, before it was posted first */
 	uint8_t path_count; /* planned paths; 0: not planned yet */
 	uint8_t path_map[WIMM_MAX_NICS];
 	bool held; /* counts in remote_mr.refs */
@@ -123,6 +125,7 @@ struct op {
 	bool close_asked;       /* the engine's close has cancelled it */
 	bool source_read;       /* a stopped peer may read its source after all */
 	bool aborted;           /* status is final, waiting for outstanding requests */
+	bool lingers;           /* for a while: they read no memory and cannot be taken back */
 	uint32_t confirms_left; /* legs that the receiver has not confirmed */
 	uint32_t heap_index;    /* in the timers; 0: none */
 	uint32_t legs_open;     /* not completely posted */
@@ -166,7 +169,7 @@ struct op {
 		struct peer *peer;
 		uint64_t end_ns; /* deadline_ns is when to stop asking, at first */
 		uint64_t ask_id;
-		uint64_t mark[WIMM_MAX_NICS]; /* what the peer posted before it stopped */
+		struct wire_marks marks; /* what the peer posted before it stopped */
 		bool heard;
 		bool confirmed; /* and all of that is counted */
 		bool closing;   /* the session is over, its paths may not be */

@@ -53,6 +53,8 @@ static void peer_up(struct worker *w, struct peer *p)
 		if (q->alias == p && q->state == PEER_CONNECTING)
 			peer_alias_up(w, q);
 	}
+	for (uint32_t k = 0; k < p->path_count; k++)
+		path_again(w, &p->path[k]);
 	remote_peer_up(w, p);
 	message_pump(w, p);
 }
@@ -74,7 +76,13 @@ void path_maybe_up(struct worker *w, struct peer *p, bool at_deadline)
 		peer_up(w, p);
 }
 
-bool path_prepare(struct worker *w, struct peer *p, uint32_t k, struct prov_offer *out)
+bool path_stood(const struct path *path, const struct leg *leg)
+{
+	return path->state == PATH_UP && (int32_t)(path->lost_at - leg->losses) <= 0;
+}
+
+bool path_prepare(struct worker *w, struct peer *p, uint32_t k, uint32_t seq,
+                  struct prov_offer *out)
 {
 	struct path *path = &p->path[k];
 	const struct prov_addr *theirs = &p->addr.nic[k % p->addr.nic_count];
@@ -87,20 +95,26 @@ bool path_prepare(struct worker *w, struct peer *p, uint32_t k, struct prov_offe
 		theirs = &p->host_addr;
 	}
 	own = &w->nic[path->nic];
+	if (path->seq == 0)
+		path->seq = seq; /* of the first life, whether this side has an end of it or not */
 	p->ordered = p->ordered && own->caps.ordered;
 	p->can_cancel = p->can_cancel && own->caps.can_cancel;
 	if (!own->dead)
-		path->prov = own->ops->path_open(own->dev, theirs, p->initiator, &path->context,
-		                                 out);
+		path->prov =
+			own->ops->path_open(own->dev, theirs, p->initiator, &path->context, out);
 	if (path->prov == NULL) {
 		if (same_host_is(p, path))
 			same_host_way(p, "NICs: no process of its is reached on this machine");
 		return false;
 	}
 	path->state = PATH_OPENING;
-	path->seq++;
+	path->seq = seq;
+	path->connected = false;
 	path->dirty = false;
 	path->flushing = false;
+	path->full = false;
+	path->posted_marks = 0;
+	path->seen_marks = 0;
 	p->paths_open++;
 	return true;
 }
@@ -129,6 +143,23 @@ static const char *path_text(const struct path *path, char out[32])
 	return out;
 }
 
+/* One of several: others carry on. */
+static void path_missing(struct worker *w, struct path *path, wimm_status cause, const char *text)
+{
+	struct peer *p = path->peer;
+
+	path->lost_at = ++p->losses;
+	path->barred = cause == WIMM_E_PROTOCOL || cause == WIMM_E_REVOKED || cause == WIMM_E_RANGE;
+	peer_event(w, p, WIMM_PEER_NIC_LOST, cause,
+	           same_host_is(p, path) ? WIMM_NIC_SAME_HOST : path->nic, text);
+	doubt_begin(w, p);
+	confirm_path_lost(w, p);
+	drain_step(w, p);     /* it waits for this path no more */
+	retire_arrived(w, p); /* nothing more comes there */
+	fence_arrived(w, p);
+	post_peer_room(w, p); /* its legs look for another path */
+}
+
 /* told: the other end has ended it, which may be all that is known yet of a peer that leaves. */
 static void path_end(struct worker *w, struct path *path, wimm_status cause, uint32_t vendor_code,
                      const char *text, bool told)
@@ -153,6 +184,8 @@ static void path_end(struct worker *w, struct path *path, wimm_status cause, uin
 	}
 	if (p->leaving || p->ending_step != 0)
 		return;
+	if (p->state == PEER_UP && !was_up && path->seq > 1)
+		return; /* it has not come back this time */
 	if (same_host_is(p, path))
 		same_host_path_lost(p, text);
 	else
@@ -162,14 +195,8 @@ static void path_end(struct worker *w, struct path *path, wimm_status cause, uin
 		peer_ending(w, p, told, WIMM_E_PEER_LOST, vendor_code, "%s", p->way);
 		return;
 	}
-	if (p->state == PEER_UP) {
-		peer_event(w, p, WIMM_PEER_NIC_LOST, cause,
-		           same_host_is(p, path) ? WIMM_NIC_SAME_HOST : path->nic, text);
-		confirm_path_lost(w, p);
-		drain_step(w, p); /* it waits for this path no more */
-		retire_arrived(w, p); /* nothing more comes there */
-		post_peer_room(w, p); /* its legs look for another path */
-	}
+	if (p->state == PEER_UP)
+		path_missing(w, path, cause, text);
 	path_maybe_up(w, p, false);
 	if (p->state == PEER_CONNECTING && p->paths_up == 0) {
 		for (uint32_t k = 0; k < p->path_count; k++)
@@ -208,6 +235,8 @@ void path_event(struct worker *w, struct path *path, const struct prov_cqe *c)
 		if (same_host_is(p, path))
 			same_host_path_up(w, p, c->text);
 		path_maybe_up(w, p, false);
+		if (p->state == PEER_UP && path->seq > 1)
+			path_back(w, path);
 		return;
 	case PROV_PATH_DOWN:
 		path_end(w, path, c->status, c->vendor_code, c->text,
@@ -217,6 +246,8 @@ void path_event(struct worker *w, struct path *path, const struct prov_cqe *c)
 		path->state = PATH_NONE;
 		path->prov = NULL;
 		p->paths_open--;
+		path->due_ns = 0;
+		path_again(w, path);
 		if (p->state == PEER_DOWN && p->paths_open == 0) {
 			mr_peer_down(w, p); /* nothing of it lands any more */
 			p->refs++;

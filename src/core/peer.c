@@ -2,6 +2,7 @@
 /* The table of peers: slots, ids, events, and how a peer is lost. */
 #include "core/engine.h"
 #include "core/fence.h"
+#include "core/session.h"
 
 #include "base/alloc.h"
 #include "base/assert.h"
@@ -135,6 +136,7 @@ static void peer_reset(struct peer *p)
 	list_init(&p->retires_wait);
 	list_init(&p->retires_confirming);
 	list_init(&p->retires_told);
+	list_init(&p->doubts);
 	hash_init(&p->parts, worker_random(w));
 	for (uint32_t i = 0; i < WIRE_MAX_PATHS; i++) {
 		p->path[i].context.kind = CONTEXT_PATH;
@@ -289,6 +291,7 @@ void peer_down(struct worker *w, struct peer *p, wimm_status cause, uint32_t ven
 	drain_peer_down(p);
 	remote_peer_down(w, p);
 	post_peer_down(w, p);
+	doubt_peer_down(w, p);
 	message_peer_down(w, p);
 	if (p->paths_open == 0)
 		mr_peer_down(w, p);

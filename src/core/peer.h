@@ -39,6 +39,11 @@ struct path {
 	bool dirty;    /* cancelled requests may be under way: drain.c */
 	bool flushing; /* the empty write behind them is */
 	bool full; /* it took less than it was offered: who waits for it goes first */
+	bool connected; /* the peer's end of this life is known */
+	bool barred;   /* not opened again: its end broke a rule */
+	uint32_t tries; /* to open it again */
+	uint64_t due_ns; /* to try so, or to give a try up; 0: neither */
+	uint32_t lost_at; /* peer.losses when it was lost last */
 	uint64_t posted_marks; /* requests posted that the receiver counts */
 	uint64_t seen_marks;   /* the same, received */
 };
@@ -142,8 +147,10 @@ struct peer {
 	uint64_t confirm_id;    /* under way; 0: none */
 	bool hold;              /* unordered: nothing is posted while a CONFIRM is under way */
 	bool blocked;           /* not in worker.ready though legs are pending */
-	uint64_t asked_id;      /* the peer's CONFIRM that is not answered yet; 0: none */
-	uint64_t asked_mark[WIRE_MAX_PATHS];
+	struct wire_marks asked; /* the peer's CONFIRM that is not answered yet; id 0: none */
+	uint64_t doubt_id;       /* ALIVE_ASK that is not answered; 0: none */
+	struct list doubts; /* operations that failed with a path, or was it with the peer? */
+	uint32_t losses;    /* of paths, so far */
 	struct hash parts;      /* op_seq -> struct part * */
 	struct list parts_done; /* unused entries */
 	uint64_t op_seq;

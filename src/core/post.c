@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writes on the worker: from a started operation to posted requests, and from completions back. */
 #include "core/engine.h"
-#include "core/same_host.h"
 #include "core/fence.h"
 #include "core/marks.h"
+#include "core/same_host.h"
 #include "core/shard.h"
 
 #include "base/assert.h"
@@ -14,10 +14,14 @@
 
 /* Blocked legs looked at in one turn of a peer before it waits for room. */
 #define BLOCKED_LEGS_MAX 4
+/* For what cannot be taken back. */
+#define LINGER_NS (20 * CLOCK_NS_PER_MS)
 
-static void op_maybe_settle(struct worker *w, struct op *op)
+void post_maybe_settle(struct worker *w, struct op *op)
 {
 	if (!op->started || op->outstanding != 0 || op->legs_open != 0 || op->confirms_left != 0)
+		return;
+	if (op->status != WIMM_OK && doubt_holds(op))
 		return;
 	if (op->status != WIMM_OK)
 		for (uint32_t i = 0; i < op->leg_count; i++)
@@ -37,14 +41,14 @@ static void op_acked(struct worker *w, struct op *op)
 			count_confirm(w, &op->legs[i]);
 		return;
 	}
-	op_maybe_settle(w, op);
+	post_maybe_settle(w, op);
 }
 
 void post_leg_confirmed(struct worker *w, struct leg *leg)
 {
 	leg->state = LEG_POSTED;
 	leg->op->confirms_left--;
-	op_maybe_settle(w, leg->op);
+	post_maybe_settle(w, leg->op);
 }
 
 static void leg_close(struct worker *w, struct leg *leg)
@@ -80,7 +84,7 @@ void post_fail_leg(struct worker *w, struct leg *leg, wimm_status status, const 
 
 	op_fail(op, status, leg->dst->peer_id, "%s", text);
 	leg_close(w, leg);
-	op_maybe_settle(w, op);
+	post_maybe_settle(w, op);
 }
 
 static void peer_ready(struct worker *w, struct peer *p)
@@ -89,6 +93,17 @@ static void peer_ready(struct worker *w, struct peer *p)
 	    list_empty(&p->pending))
 		return;
 	list_push_back(&w->ready, &p->ready_link);
+}
+
+/* None of the paths it was posted on has been lost since. */
+static bool leg_stands(const struct peer *p, const struct leg *leg)
+{
+	if (leg->losses == p->losses)
+		return true;
+	for (uint32_t k = 0; k < p->path_count; k++)
+		if ((leg->used >> k & 1) != 0 && !path_stood(&p->path[k], leg))
+			return false;
+	return true;
 }
 
 static void account(struct worker *w, struct path *path, struct leg *leg, uint32_t count,
@@ -103,6 +118,8 @@ static void account(struct worker *w, struct path *path, struct leg *leg, uint32
 		op->post_ns = w->now_ns;
 	path->full = taken < count;
 	leg->next += taken;
+	if (taken != 0 && leg_stands(path->peer, leg))
+		leg->losses = path->peer->losses;
 	if (taken != 0)
 		leg->used |= 1u << path->index;
 	op->outstanding += taken;
@@ -147,17 +164,20 @@ static bool leg_post(struct worker *w, struct peer *p, struct leg *leg, uint32_t
 		uint32_t count;
 		uint32_t taken = 0;
 		struct path *path = shard_next(p, leg, room, &count);
+		bool any = shard_any_path(leg);
 
-		if (path->state == PATH_UP) {
+		/* What shares an immediate goes through one life of its path. */
+		if (path->state == PATH_UP &&
+		    (any || (leg->used >> path->index & 1) == 0 || path_stood(path, leg))) {
 			shard_fill(leg, path, w->wr, count);
 			taken = path_ops(w, path)->post(path->prov, w->wr, count);
 			account(w, path, leg, count, taken);
-		} else if (!shard_any_path(leg)) {
+		} else if (!any) {
 			post_fail_leg(w, leg, WIMM_E_NIC_LOST,
 			              "a NIC path of a split or pinned write was lost");
 			return false;
 		}
-		if (taken == 0 && shard_any_path(leg))
+		if (taken == 0 && any)
 			taken = post_elsewhere(w, p, leg, path, count);
 		posted += taken;
 		*out_posted = posted;
@@ -431,10 +451,39 @@ void post_stop(struct worker *w, struct peer *p, wimm_status status, const char 
 	}
 }
 
+static void take_all_back(struct worker *w, struct op *op)
+{
+	op->lingers = false;
+	for (uint32_t i = 0; i < op->leg_count && op->outstanding != 0; i++)
+		take_back(w, op, &op->legs[i]);
+}
+
+static bool can_take_back(const struct op *op)
+{
+	for (uint32_t i = 0; i < op->leg_count; i++)
+		if (op->legs[i].held && !op->legs[i].dst->peer->can_cancel)
+			return false;
+	return true;
+}
+
+/* Requests that read no memory, as those of a barrier, harm nobody. Where they cannot be taken back
+ * they may come back by themselves before the paths of peers that are well are closed for them. */
+static void linger(struct worker *w, struct op *op)
+{
+	op->lingers = true;
+	timers_remove(&w->timers, op);
+	op->deadline_ns = clock_deadline_ns(w->now_ns, LINGER_NS);
+	timers_add(&w->timers, op);
+}
+
 void post_abort(struct worker *w, struct op *op, wimm_status status, const char *text)
 {
+	if (op->aborted && op->lingers)
+		take_all_back(w, op);
 	if (op->aborted)
 		return;
+	if (doubt_holds(op)) /* path or peer? Not known yet, so this is why it ends */
+		op->status = WIMM_OK;
 	op->aborted = true;
 	op_fail(op, status, op->leg_count == 1 ? op->legs[0].dst->peer_id : 0,
 	        "%s; %" PRIu64 " of %" PRIu64 " posted requests were done", text,
@@ -442,9 +491,10 @@ void post_abort(struct worker *w, struct op *op, wimm_status status, const char 
 	op->legs_open++;
 	for (uint32_t i = 0; i < op->leg_count; i++)
 		leg_close(w, &op->legs[i]);
-	if (op->outstanding != 0)
-		for (uint32_t i = 0; i < op->leg_count; i++)
-			take_back(w, op, &op->legs[i]);
+	if (op->outstanding != 0 && op->src == NULL && !w->closing && !can_take_back(op))
+		linger(w, op);
+	else
+		take_all_back(w, op);
 	op->legs_open--;
-	op_maybe_settle(w, op);
+	post_maybe_settle(w, op);
 }

@@ -30,21 +30,25 @@ void count_fill_posted(const struct peer *p, struct wire_msg *m, enum wire_type 
 		m->u.marks.mark[k] = p->path[k].posted_marks;
 }
 
-/* Everything the peer posted before is counted here. A path that is gone brings nothing more. */
-static bool reached(const struct peer *p, const uint64_t *mark, bool lost_counts)
+/* Everything the peer posted before is counted here. A path, or a life of it, that is gone brings
+ * nothing more. */
+static bool reached(const struct peer *p, const struct wire_marks *marks, bool lost_counts)
 {
 	for (uint32_t k = 0; k < p->path_count; k++) {
-		bool up = p->path[k].state == PATH_UP || p->path[k].state == PATH_OPENING;
+		const struct path *path = &p->path[k];
+		bool same = path->seq == marks->path_seq[k];
+		bool over = path->seq > marks->path_seq[k] ||
+		            (path->state != PATH_UP && path->state != PATH_OPENING);
 
-		if (p->path[k].seen_marks < mark[k] && (up || !lost_counts))
+		if ((same ? path->seen_marks : 0) < marks->mark[k] && !(over && lost_counts))
 			return false;
 	}
 	return true;
 }
 
-bool count_reached(const struct peer *p, const uint64_t *mark)
+bool count_reached(const struct peer *p, const struct wire_marks *marks)
 {
-	return reached(p, mark, true);
+	return reached(p, marks, true);
 }
 
 /* What the peer says that it has counted: answers that it has reached need no repeating. */
@@ -84,7 +88,7 @@ static void confirm_send(struct worker *w, struct peer *p)
 static bool used_lost_path(const struct peer *p, const struct leg *leg)
 {
 	for (uint32_t k = 0; k < p->path_count; k++)
-		if ((leg->used >> k & 1) != 0 && p->path[k].state != PATH_UP)
+		if ((leg->used >> k & 1) != 0 && !path_stood(&p->path[k], leg))
 			return true;
 	return false;
 }
@@ -154,11 +158,11 @@ void confirm_path_lost(struct worker *w, struct peer *p)
 void confirm_answer(struct worker *w, struct peer *p)
 {
 	struct wire_msg m;
-	uint64_t id = p->asked_id;
+	uint64_t id = p->asked.id;
 
-	if (id == 0 || !reached(p, p->asked_mark, false))
+	if (id == 0 || !reached(p, &p->asked, false))
 		return;
-	p->asked_id = 0;
+	p->asked.id = 0;
 	count_fill_marks(p, &m, id);
 	session_say(w, p, &m);
 }
@@ -169,15 +173,14 @@ void confirm_asked(struct worker *w, struct peer *p, const struct wire_msg *m)
 		peer_down(w, p, WIMM_E_PROTOCOL, 0, "watermarks of another number of paths");
 		return;
 	}
-	p->asked_id = m->u.marks.id;
-	memcpy(p->asked_mark, m->u.marks.mark, sizeof(p->asked_mark));
+	p->asked = m->u.marks;
 	confirm_answer(w, p);
 }
 
 void confirm_peer_down(struct peer *p)
 {
 	p->confirm_id = 0;
-	p->asked_id = 0;
+	p->asked.id = 0;
 	p->hold = false;
 }
 
@@ -187,7 +190,7 @@ void confirm_peer_down(struct peer *p)
 struct retire_wait {
 	struct peer *peer; /* NULL: done */
 	bool heard;
-	uint64_t mark[WIRE_MAX_PATHS];
+	struct wire_marks marks;
 };
 
 static void retire_finish(struct worker *w, struct op *op)
@@ -204,7 +207,7 @@ static void retire_finish(struct worker *w, struct op *op)
 
 static void wait_check(struct op *op, struct retire_wait *r)
 {
-	if (r->peer == NULL || !r->heard || !reached(r->peer, r->mark, true))
+	if (r->peer == NULL || !r->heard || !reached(r->peer, &r->marks, true))
 		return;
 	r->peer = NULL;
 	op->retire.left--;
@@ -269,7 +272,7 @@ void retire_heard(struct worker *w, struct peer *p, const struct wire_msg *m)
 			if (r->peer != p || m->u.marks.path_count != p->path_count)
 				continue;
 			r->heard = true;
-			memcpy(r->mark, m->u.marks.mark, sizeof(r->mark));
+			r->marks = m->u.marks;
 		}
 		break;
 	}
@@ -292,7 +295,7 @@ struct retire_request {
 	struct list link; /* peer.retires until answered, then peer.retires_told */
 	uint64_t id;
 	uint32_t imm;
-	uint64_t mark[WIRE_MAX_PATHS]; /* as told */
+	struct wire_marks marks; /* as told */
 };
 
 void retire_asked(struct worker *w, struct peer *p, const struct wire_msg *m)
@@ -326,7 +329,9 @@ static void marks_heard(struct peer *p, const struct wire_msg *m)
 
 		for (uint32_t k = 0; k < p->path_count; k++)
 			all = all && (p->path[k].state != PATH_UP ||
-			              m->u.marks.mark[k] >= r->mark[k]);
+			              p->path[k].seq != r->marks.path_seq[k] ||
+			              m->u.marks.path_seq[k] > r->marks.path_seq[k] ||
+			              m->u.marks.mark[k] >= r->marks.mark[k]);
 		if (!all)
 			continue;
 		list_remove(&r->link);
@@ -368,7 +373,7 @@ static void retire_tell(struct worker *w, struct peer *p, struct retire_request 
 	struct wire_msg m;
 
 	count_fill_posted(p, &m, WIRE_RETIRE_ACK, r->id);
-	memcpy(r->mark, m.u.marks.mark, sizeof(r->mark));
+	r->marks = m.u.marks;
 	list_push_back(&p->retires_told, &r->link);
 	session_say(w, p, &m);
 }
@@ -408,7 +413,7 @@ void marks_lowered(struct worker *w, struct peer *p)
 		struct wire_msg m;
 
 		count_fill_posted(p, &m, WIRE_RETIRE_ACK, r->id);
-		memcpy(r->mark, m.u.marks.mark, sizeof(r->mark));
+		r->marks = m.u.marks;
 		session_say(w, p, &m);
 		if (p->state == PEER_DOWN)
 			return; /* and with it the list */

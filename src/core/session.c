@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sessions: their messages, their channels, time and goodbye. hello.c starts them. */
+#include "core/session.h"
 #include "core/engine.h"
 #include "core/fence.h"
 #include "core/marks.h"
-#include "core/session.h"
 
 #include "base/alloc.h"
 #include "base/assert.h"
@@ -244,6 +244,12 @@ void session_message(struct worker *w, struct peer *p, const struct wire_msg *m)
 	case WIRE_FENCE_ACK:
 		fence_message(w, p, m);
 		return;
+	case WIRE_PATH_OPEN:
+	case WIRE_PATH_STATE:
+	case WIRE_ALIVE_ASK:
+	case WIRE_ALIVE:
+		path_message(w, p, m);
+		return;
 	case WIRE_MR_CHECK:
 	case WIRE_REVOKE_ACK:
 		mr_message(w, p, m);
@@ -290,6 +296,11 @@ void session_cqe(struct worker *w, uint32_t nic, const struct prov_cqe *c)
 		LOG_ERROR("NIC %" PRIu32 " is lost: %s", nic,
 		          c->text != NULL ? c->text : wimm_status_text(c->status));
 		w->nic[nic].dead = true;
+		return;
+	}
+	if (c->kind == PROV_NIC_UP) {
+		LOG_INFO("NIC %" PRIu32 " is back", nic);
+		w->nic[nic].dead = false;
 		return;
 	}
 	if (c->kind == PROV_CTL_NEW) {
@@ -374,6 +385,14 @@ void session_chores(struct worker *w)
 	LIST_FOR_EACH(it, &w->peers) {
 		struct peer *p = LIST_ENTRY(it, struct peer, link);
 
+		for (uint32_t k = 0; k < p->path_count; k++) {
+			uint64_t *due_ns = &p->path[k].due_ns;
+
+			if (*due_ns != 0 && *due_ns <= w->now_ns)
+				path_due(w, &p->path[k]);
+			else if (*due_ns != 0)
+				session_chore(w, due_ns, *due_ns);
+		}
 		if (p->redial_ns == 0 || p->state != PEER_CONNECTING)
 			continue;
 		if (p->redial_ns <= w->now_ns)

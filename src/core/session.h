@@ -28,9 +28,21 @@ void session_chore(struct worker *w, uint64_t *due_ns, uint64_t at_ns);
 /* How many paths a session with this peer has; neighbour: one of them through this machine. */
 void path_plan(const struct worker *w, struct peer *p, bool neighbour);
 /* Open this side's end of path k. */
-bool path_prepare(struct worker *w, struct peer *p, uint32_t k, struct prov_offer *out);
+bool path_prepare(struct worker *w, struct peer *p, uint32_t k, uint32_t seq,
+                  struct prov_offer *out);
 /* The session stands once all paths have come up or failed; at_deadline: with what is up. */
 void path_maybe_up(struct worker *w, struct peer *p, bool at_deadline);
 void path_event(struct worker *w, struct path *path, const struct prov_cqe *c);
+
+/* path_again.c: doubt about a peer that has lost a path, and that path's way back. */
+void doubt_begin(struct worker *w, struct peer *p);
+void doubt_peer_down(struct worker *w, struct peer *p);
+/* A path has no end here: have a new one made, after a pause. */
+void path_again(struct worker *w, struct path *path);
+/* The pause is over, or a try has lasted too long. */
+void path_due(struct worker *w, struct path *path);
+/* It has come up in a session that stood without it. */
+void path_back(struct worker *w, struct path *path);
+void path_message(struct worker *w, struct peer *p, const struct wire_msg *m);
 
 #endif

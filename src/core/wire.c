@@ -105,7 +105,13 @@ static bool msg_valid(const struct wire_msg *m)
 	case WIRE_ABANDON:
 		return true;
 	case WIRE_FENCE:
+	case WIRE_ALIVE_ASK:
+	case WIRE_ALIVE:
 		return m->u.marks.id != 0;
+	case WIRE_PATH_OPEN:
+	case WIRE_PATH_STATE:
+		return m->u.path.index < WIRE_MAX_PATHS && m->u.path.seq != 0 &&
+		       m->u.path.offer.len_bytes <= PROV_OFFER_BYTES;
 	}
 	return false;
 }
@@ -139,8 +145,7 @@ static bool put_hello(struct bw *w, const struct wire_msg *m)
 /* What came with minor version 2. Nothing there, or a way that is not known here: no proof. */
 static bool get_auth(struct br *r, struct wire_msg *m, uint32_t len_bytes)
 {
-	if (m->u.hello.minor < WIRE_MINOR_AUTH || br_left(r) == 0 ||
-	    br_u8(r) != WIRE_AUTH_BLAKE2B)
+	if (m->u.hello.minor < WIRE_MINOR_AUTH || br_left(r) == 0 || br_u8(r) != WIRE_AUTH_BLAKE2B)
 		return true;
 	m->u.hello.auth = WIRE_AUTH_BLAKE2B;
 	br_bytes(r, m->u.hello.auth_nonce, WIRE_AUTH_BYTES);
@@ -244,6 +249,25 @@ static bool get_msg(struct br *r, struct wire_msg *m)
 	return true;
 }
 
+static void put_path(struct bw *w, const struct wire_msg *m)
+{
+	bw_u8(w, (uint8_t)m->u.path.index);
+	bw_u32(w, m->u.path.seq);
+	bw_u8(w, (uint8_t)m->u.path.offer.len_bytes);
+	bw_bytes(w, m->u.path.offer.bytes, m->u.path.offer.len_bytes);
+}
+
+static bool get_path(struct br *r, struct wire_msg *m)
+{
+	m->u.path.index = br_u8(r);
+	m->u.path.seq = br_u32(r);
+	m->u.path.offer.len_bytes = br_u8(r);
+	if (m->u.path.offer.len_bytes > PROV_OFFER_BYTES)
+		return false;
+	br_bytes(r, m->u.path.offer.bytes, m->u.path.offer.len_bytes);
+	return true;
+}
+
 static bool put_body(struct bw *w, const struct wire_msg *m)
 {
 	switch (m->type) {
@@ -265,7 +289,13 @@ static bool put_body(struct bw *w, const struct wire_msg *m)
 	case WIRE_FENCE_ACK:
 		return put_marks(w, m);
 	case WIRE_FENCE:
+	case WIRE_ALIVE_ASK:
+	case WIRE_ALIVE:
 		bw_u64(w, m->u.marks.id);
+		return true;
+	case WIRE_PATH_OPEN:
+	case WIRE_PATH_STATE:
+		put_path(w, m);
 		return true;
 	case WIRE_GOODBYE:
 		return put_goodbye(w, m);
@@ -318,8 +348,13 @@ static bool get_body(struct br *r, struct wire_msg *m, uint32_t len_bytes)
 	case WIRE_FENCE_ACK:
 		return get_marks(r, m);
 	case WIRE_FENCE:
+	case WIRE_ALIVE_ASK:
+	case WIRE_ALIVE:
 		m->u.marks.id = br_u64(r);
 		return true;
+	case WIRE_PATH_OPEN:
+	case WIRE_PATH_STATE:
+		return get_path(r, m);
 	case WIRE_GOODBYE:
 		return get_goodbye(r, m);
 	case WIRE_MR_CHECK:

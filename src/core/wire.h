@@ -13,12 +13,13 @@
 #include <wimm/region.h>
 
 #define WIRE_MAJOR 1
-#define WIRE_MINOR 3      /* of messages, said in the hello; 3: has same_host's offers */
+#define WIRE_MINOR 4      /* of messages, said in the hello; 3: has same_host's offers */
 #define WIRE_MINOR_AUTH 2 /* has the fields of a job key */
 #define WIRE_AUTH_BYTES 32
 #define WIRE_AUTH_BLAKE2B 1
 #define WIRE_ADDR_MINOR 0 /* of addresses and descriptors */
 #define WIRE_MINOR_FENCE 1 /* knows FENCE and FENCE_ACK */
+#define WIRE_MINOR_PATH 4  /* knows PATH_OPEN to ALIVE */
 
 struct wire_addr {                             /* behind wimm_net_addr */
 	uint8_t instance[WIMM_INSTANCE_BYTES]; /* all zero: whoever answers */
@@ -70,9 +71,20 @@ enum wire_type {
 	WIRE_ABANDON,    /* a split operation ended early: so many of its parts were sent */
 	WIRE_FENCE,      /* stop writing to me, drain, and say so */
 	WIRE_FENCE_ACK,  /* immediates posted on each path when that was so */
+	WIRE_PATH_OPEN,  /* initiator: its end of a new life of a path that was lost */
+	WIRE_PATH_STATE, /* acceptor: its own end, or none now */
+	WIRE_ALIVE_ASK,  /* a path is lost: is it the path alone? */
+	WIRE_ALIVE,      /* it is */
 };
 
 #define WIRE_MAX_PATHS WIMM_MAX_NICS
+
+struct wire_marks {
+	uint64_t id;
+	uint32_t path_count;
+	uint32_t path_seq[WIRE_MAX_PATHS]; /* which life of the path */
+	uint64_t mark[WIRE_MAX_PATHS];
+};
 
 struct wire_msg {
 	enum wire_type type;
@@ -105,13 +117,14 @@ struct wire_msg {
 			bool has_mac;
 			uint8_t mac[WIRE_AUTH_BYTES];
 		} paths;
-		struct {             /* HEARTBEAT (counted), CONFIRM, RETIRE_ACK, FENCE_ACK
-			      * (posted), FENCE (id alone) */
-			uint64_t id; /* CONFIRM: echoed by the HEARTBEAT answering it; RETIRE_ACK */
-			uint32_t path_count;
-			uint32_t path_seq[WIRE_MAX_PATHS]; /* which life of the path */
-			uint64_t mark[WIRE_MAX_PATHS];
-		} marks;
+		/* HEARTBEAT (counted), CONFIRM, RETIRE_ACK, FENCE_ACK (posted); FENCE, ALIVE_ASK,
+		 * ALIVE (id alone). A CONFIRM's id is echoed by the HEARTBEAT that answers it. */
+		struct wire_marks marks;
+		struct { /* PATH_OPEN, PATH_STATE */
+			uint32_t index;
+			uint32_t seq; /* not 0 */
+			struct prov_offer offer; /* PATH_STATE: empty when there is none */
+		} path;
 		struct {
 			wimm_status reason;
 			const char *text; /* decoded: not terminated, text_len_bytes long, <= 255 */

@@ -164,6 +164,12 @@ void post_fail_region(struct worker *w, struct wimm_remote_mr *r);
 void post_stop(struct worker *w, struct peer *p, wimm_status status, const char *text);
 void post_fail_leg(struct worker *w, struct leg *leg, wimm_status status, const char *text);
 void post_leg_confirmed(struct worker *w, struct leg *leg);
+/* Settle a write that nothing more is to come of. */
+void post_maybe_settle(struct worker *w, struct op *op);
+/* path_again.c: it failed with a path, and whether its peer lives is asked: it settles later. */
+bool doubt_holds(struct op *op);
+/* The path stands and was not lost since the leg was posted first. */
+bool path_stood(const struct path *path, const struct leg *leg);
 
 /* settle.c: the end of every operation. */
 struct op *op_by_id(struct worker *w, wimm_op id);

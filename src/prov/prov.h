@@ -122,6 +122,7 @@ enum prov_cqe_kind {
 	PROV_PATH_DOWN,   /* the path failed; the core calls path_close(). Nothing lands after it */
 	PROV_PATH_CLOSED, /* last event of a path after path_close(): all requests are returned */
 	PROV_NIC_DOWN,     /* the device is dead; its paths and ctls report themselves */
+	PROV_NIC_UP,       /* it works again; what was registered there still stands */
 };
 
 #define PROV_CQE_SENT 1u         /* on PROV_DONE with an error: the peer may have received (and
@@ -133,7 +134,7 @@ enum prov_cqe_kind {
 struct prov_cqe {
 	enum prov_cqe_kind kind;
 	wimm_status status;
-	void *context;               /* of the path or ctl; NULL for PROV_CTL_NEW, PROV_NIC_DOWN */
+	void *context;               /* of the path or ctl; NULL for PROV_CTL_NEW, PROV_NIC_* */
 	struct prov_ctl *ctl;        /* PROV_CTL_* */
 	uint64_t token;
 	uint64_t op_seq;

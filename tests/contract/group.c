@@ -175,7 +175,7 @@ static void scatter_to_a_lost_peer_names_it(void **state)
 	if (st == WIMM_OK) { /* not known yet: the operation fails instead of the call */
 		r->accepted = true;
 		result_wait(r);
-		assert_true(r->status == WIMM_E_PEER_LOST || r->status == WIMM_E_PATH_LOST);
+		assert_true(r->status == WIMM_E_PEER_LOST);
 		assert_true(r->peer == s->peer[1]);
 		imm_reaches(s->b[0], 2, 1);
 		imm_reaches(s->b[2], 2, 1);

@@ -74,8 +74,8 @@ static void stream_ended(struct result **r)
 {
 	for (int i = 0; i < STREAM; i++) {
 		result_wait(r[i]);
-		if (r[i]->status != WIMM_OK && (!many_paths() || r[i]->status != WIMM_E_PATH_LOST))
-			result_is(r[i], WIMM_E_PEER_LOST); /* E_PATH_LOST: its path ended first */
+		if (r[i]->status != WIMM_OK)
+			result_is(r[i], WIMM_E_PEER_LOST);
 	}
 }
 

@@ -425,6 +425,35 @@ static bool token_twice(struct raw *r, const struct scene *s)
 	return frame_random(r, s);
 }
 
+static bool say_path(struct raw *r, enum wire_type type, uint32_t index, uint32_t seq)
+{
+	struct wire_msg m = { .type = type };
+	uint8_t bytes[128];
+	uint32_t len;
+
+	m.u.path.index = index;
+	m.u.path.seq = seq;
+	m.u.path.offer = r->ack.u.hello.offer[0];
+	len = wire_encode(&m, bytes, sizeof(bytes));
+	assert_int_not_equal(len, 0);
+	return raw_say_bytes(r->ctl, bytes, len);
+}
+
+static bool path_of_no_session(struct raw *r)
+{
+	return say_path(r, WIRE_PATH_OPEN, WIRE_MAX_PATHS - 1, 2);
+}
+
+static bool path_of_an_old_life(struct raw *r)
+{
+	return say_path(r, WIRE_PATH_OPEN, 0, 1);
+}
+
+static bool path_answer_to_the_acceptor(struct raw *r)
+{
+	return say_path(r, WIRE_PATH_STATE, 0, 1);
+}
+
 /* Why the node lost the last peer that it lost. */
 static wimm_status last_cause(struct node *n)
 {
@@ -469,9 +498,17 @@ static void hostile_frames_cost_their_sender_alone(void **state)
 		const char *what;
 	} acts[] = {
 #define X(name) { frame_##name, #name }
-		X(random),       X(foreign_key),    X(out_of_bounds), X(before_the_region),
-		X(lying_length), X(bad_flags),      X(lone_part),     X(parts_disagree),
-		X(ack_of_nothing), X(cut_off),      X(too_many_values),
+		X(random),
+		X(foreign_key),
+		X(out_of_bounds),
+		X(before_the_region),
+		X(lying_length),
+		X(bad_flags),
+		X(lone_part),
+		X(parts_disagree),
+		X(ack_of_nothing),
+		X(cut_off),
+		X(too_many_values),
 #undef X
 		{ token_twice, "token_twice" },
 	};
@@ -515,11 +552,19 @@ static void hostile_messages_cost_their_sender_alone(void **state)
 		const char *what;
 	} acts[] = {
 #define X(name, cause) { name, WIMM_##cause, #name }
-		X(second_hello, E_PROTOCOL),      X(ack_to_the_acceptor, E_PROTOCOL),
-		X(foreign_paths, E_PROTOCOL),     X(foreign_marks, E_PROTOCOL),
-		X(random_message, E_PROTOCOL),    X(empty_message, E_PROTOCOL),
-		X(truncated_message, E_PROTOCOL), X(oversized_message, E_PROTOCOL),
-		X(higher_version, E_VERSION),     X(endless_questions, E_NOMEM),
+		X(second_hello, E_PROTOCOL),
+		X(ack_to_the_acceptor, E_PROTOCOL),
+		X(foreign_paths, E_PROTOCOL),
+		X(foreign_marks, E_PROTOCOL),
+		X(random_message, E_PROTOCOL),
+		X(empty_message, E_PROTOCOL),
+		X(truncated_message, E_PROTOCOL),
+		X(oversized_message, E_PROTOCOL),
+		X(higher_version, E_VERSION),
+		X(endless_questions, E_NOMEM),
+		X(path_of_no_session, E_PROTOCOL),
+		X(path_of_an_old_life, E_PROTOCOL),
+		X(path_answer_to_the_acceptor, E_PROTOCOL),
 #undef X
 	};
 	struct scene s;
@@ -535,9 +580,10 @@ static void hostile_messages_cost_their_sender_alone(void **state)
 static void hostile_messages_before_the_session_stands_are_refused(void **state)
 {
 	static const enum wire_type early[] = {
-		WIRE_MSG,     WIRE_MSG_READY, WIRE_MR_CHECK, WIRE_REVOKE,  WIRE_REVOKE_ACK,
-		WIRE_CONFIRM, WIRE_RETIRE,    WIRE_ABANDON,  WIRE_MSG_ACK, WIRE_MR_STATE,
-		WIRE_FENCE,   WIRE_FENCE_ACK,
+		WIRE_MSG,        WIRE_MSG_READY,  WIRE_MR_CHECK,  WIRE_REVOKE,
+		WIRE_REVOKE_ACK, WIRE_CONFIRM,    WIRE_RETIRE,    WIRE_ABANDON,
+		WIRE_MSG_ACK,    WIRE_MR_STATE,   WIRE_FENCE,     WIRE_FENCE_ACK,
+		WIRE_PATH_OPEN,  WIRE_PATH_STATE, WIRE_ALIVE_ASK, WIRE_ALIVE,
 	};
 	struct raw *r = malloc(sizeof(*r));
 	struct scene s;
@@ -585,7 +631,7 @@ static void babble(struct rng *rng, struct raw *r)
 				return;
 			continue;
 		}
-		wire_sample_msg((enum wire_type)(1 + rng_below(rng, WIRE_FENCE_ACK)),
+		wire_sample_msg((enum wire_type)(1 + rng_below(rng, WIRE_ALIVE)),
 		                (uint32_t)rng_below(rng, WIRE_SAMPLE_VARIANTS), &m);
 		len = wire_encode(&m, bytes, sizeof(bytes));
 		assert_int_not_equal(len, 0);

@@ -16,7 +16,7 @@
 #define CASES_MAX 64
 
 #define GROUPS(X)                                                                                  \
-	X(death) X(ending) X(start) X(region) X(source) X(hostile) X(blobs) X(fence)              \
+	X(death) X(ending) X(start) X(region) X(source) X(hostile) X(blobs) X(fence) X(path)      \
 	X(session) X(key)
 
 #define X(name) extern const struct contract_group group_##name;

@@ -102,8 +102,17 @@ void wire_sample_msg(enum wire_type type, uint32_t variant, struct wire_msg *out
 		}
 		break;
 	case WIRE_FENCE:
+	case WIRE_ALIVE_ASK:
+	case WIRE_ALIVE:
 	case WIRE_CONFIRM:
 		out->u.marks.id = UINT64_MAX - variant;
+		break;
+	case WIRE_PATH_OPEN:
+	case WIRE_PATH_STATE:
+		out->u.path.index = variant % WIRE_MAX_PATHS;
+		out->u.path.seq = UINT32_MAX - variant;
+		out->u.path.offer.len_bytes = variant == 3 ? PROV_OFFER_BYTES : 9 * variant;
+		fill(out->u.path.offer.bytes, out->u.path.offer.len_bytes, 31);
 		break;
 	case WIRE_GOODBYE:
 		out->u.goodbye.reason = variant == 0 ? WIMM_OK : WIMM_E_CLOSED;

@@ -99,6 +99,8 @@ static void node_fill(struct sim_dev *d, struct sim_node *n, struct prov_cqe *ou
 	case PROV_NIC_DOWN:
 		out->text = "the NIC died";
 		break;
+	case PROV_NIC_UP:
+		break;
 	}
 }
 

@@ -146,6 +146,7 @@ static void dev_init(struct sim_dev *d, struct sim_world *w, const struct prov_a
 	hash_init(&d->regions, 5);
 	sim_event_init(&d->death, EV_NIC_DEATH, d, 0);
 	sim_node_init(&d->down_node, PROV_NIC_DOWN, d);
+	sim_node_init(&d->up_node, PROV_NIC_UP, d);
 }
 
 wimm_status sim_dev_open(const struct prov_args *args, struct prov_caps *caps,

@@ -100,6 +100,23 @@ void sim_kill_nic(struct sim_world *w, uint32_t nic, bool silent)
 	mutex_unlock(&w->lock);
 }
 
+void sim_revive_nic(struct sim_world *w, uint32_t nic)
+{
+	mutex_lock(&w->lock);
+	LIST_FOR_EACH(it, &w->devs) {
+		struct sim_dev *d = LIST_ENTRY(it, struct sim_dev, link);
+
+		if (d->number != nic || !d->nic_dead || d->killed ||
+		    list_linked(&d->down_node.link) || list_linked(&d->up_node.link))
+			continue;
+		sim_world_fault(w, SIM_NIC_RETURN, nic);
+		hash_remove(&w->gone, nic);
+		d->nic_dead = false;
+		sim_cq_push(d, &d->up_node, WIMM_OK, 0);
+	}
+	mutex_unlock(&w->lock);
+}
+
 void sim_kill_nic_at(struct sim_world *w, uint32_t nic, uint64_t at_ns)
 {
 	struct sim_dev *d;

@@ -24,6 +24,7 @@ struct sim_world;
 	X(QUEUE_FULL, "writes refused, path full")                                                 \
 	X(PATH_REFUSED, "path refused")                                                            \
 	X(NIC_DEATH, "NIC died")                                                                   \
+	X(NIC_RETURN, "NIC that died works again")                                                 \
 	X(KILL, "engine killed")                                                                   \
 	X(KILL_SILENT, "engine vanished silently")                                                 \
 	X(FREEZE, "engine frozen for a time")                                                      \
@@ -114,6 +115,8 @@ void sim_kill_engine(struct sim_world *w, const uint8_t *instance, bool silent);
 /* The NIC dies; its engine learns it at once, peers within notice_ns or, if silent, when their own
  * hardware gives up (prov_args.peer_timeout_ms). */
 void sim_kill_nic(struct sim_world *w, uint32_t nic, bool silent);
+/* It works again: its engine learns it at once, its regions still stand. */
+void sim_revive_nic(struct sim_world *w, uint32_t nic);
 void sim_kill_nic_at(struct sim_world *w, uint32_t nic, uint64_t at_ns);
 /* Nothing reaches or leaves an engine until it is thawed; then everything held does. */
 void sim_freeze(struct sim_world *w, const uint8_t *instance);

@@ -166,7 +166,7 @@ struct sim_dev {
 	bool nudged;         /* virtual time: to be polled though nothing is queued */
 	struct hash regions; /* key to sim_region */
 	struct sim_event death;
-	struct sim_node down_node;
+	struct sim_node down_node, up_node;
 	struct wake wake; /* real time only */
 };
 
