@@ -40,12 +40,12 @@ void node_spoil(struct run *run, uint32_t n)
 
 bool pair_clean(const struct run *run, uint32_t a, uint32_t b)
 {
-	return !run->dirty[a][b] && !patterns_fenced(run, a, b);
+	return !run->dirty[a][b];
 }
 
 /* --- peers --- */
 
-static uint32_t node_of(const struct run *run, const uint8_t *instance)
+uint32_t node_of(const struct run *run, const uint8_t *instance)
 {
 	for (uint32_t n = 0; n < run->nodes; n++)
 		if (memcmp(run->node[n].instance, instance, sizeof(run->node[n].instance)) == 0)
@@ -66,6 +66,9 @@ static void on_peer_event(void *context, const struct wimm_peer_event *event)
 	    wimm_status_name(event->cause), event->text);
 	if (event->kind == WIMM_PEER_UP && other != NONE)
 		n->peer_seen[other] = event->peer;
+	run->stats.pattern[PATTERN_PATH_BACK] += event->kind == WIMM_PEER_NIC_BACK;
+	if (event->kind == WIMM_PEER_NIC_BACK)
+		return;
 	if (event->kind == WIMM_PEER_UP || event->kind == WIMM_PEER_RESTARTED || other == NONE)
 		return;
 	if (!n->closing && node_alive(run, other) && pair_clean(run, n->index, other))
@@ -315,6 +318,7 @@ void node_kill(struct run *run, uint32_t index, bool silent)
 	say(run, "node %u is killed%s", index, silent ? " silently" : "");
 	node_spoil(run, index);
 	n->killed = true;
+	n->killed_ns = run_now(run);
 	sim_kill_engine(run->world, n->instance, silent);
 	node_close(run, index);
 	if (chance(run, 60))

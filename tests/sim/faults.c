@@ -41,16 +41,34 @@ static void close_engine(struct run *run, uint32_t n, uint32_t unused)
 		node_close(run, n);
 }
 
+static void revive_nic(struct run *run, uint32_t number, uint32_t life)
+{
+	struct node *node = &run->node[nic_node(number)];
+
+	if (!node->engine || node->closing || node->life != life || node->nics_dead == 0)
+		return;
+	say(run, "NIC %u works again", number);
+	node->nics_dead--;
+	sim_revive_nic(run->world, number);
+}
+
 /* The last NIC stays: an engine without any has nothing left to check. */
 static void kill_nic(struct run *run, uint32_t n, uint32_t silent)
 {
 	struct node *node = &run->node[n];
+	uint32_t number;
 
 	if (run->ending || !node_acts(run, n) || node->nics_dead + 1 >= node->nics)
 		return;
+	if (node->nics_dead != 0)
+		return; /* whichever it is, it comes back first */
+	number = any_nic(run, n);
 	node->nics_dead++;
 	node_spoil(run, n);
-	sim_kill_nic(run->world, any_nic(run, n), silent != 0);
+	sim_kill_nic(run->world, number, silent != 0);
+	if (chance(run, 70))
+		run_at(run, run_now(run) + draw(run, 20, 5000) * US, revive_nic, number,
+		       node->life);
 }
 
 static void thaw(struct run *run, uint32_t n, uint32_t life)
@@ -221,7 +239,8 @@ static void plan_hard(struct run *run)
 	if (chance(run, 10))
 		plan(run, close_engine, 0);
 	if (chance(run, 30))
-		plan(run, kill_nic, chance(run, 30));
+		for (uint64_t i = draw(run, 1, 3); i > 0; i--)
+			plan(run, kill_nic, chance(run, 30));
 	if (chance(run, 10))
 		run_at(run, draw(run, 0, run->end_ns - 1), remove_peer, 0, 1);
 	for (uint32_t i = 0; i < 3; i++)

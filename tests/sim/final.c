@@ -68,6 +68,45 @@ void check_counts(struct run *run)
 	}
 }
 
+/* A path of a session that stands, between two NICs that work, has come back by now. */
+static bool path_back(const struct run *run, const struct node *n, const struct peer *p, uint32_t k)
+{
+	uint32_t other = node_of(run, p->addr.instance);
+	const struct path *path = &p->path[k];
+	const struct node *o = other != NONE ? &run->node[other] : NULL;
+	const struct peer *back;
+
+	if (path->state == PATH_UP || path->barred || !o || !o->engine)
+		return true;
+	back = peer_by_instance(&o->engine->worker, n->instance);
+	return !back || back->state != PEER_UP || back->path[k].barred ||
+	       n->engine->worker.nic[path->nic].dead ||
+	       o->engine->worker.nic[back->path[k].nic].dead;
+}
+
+bool paths_back(struct run *run)
+{
+	for (uint32_t i = 0; i < run->nodes; i++) {
+		struct node *n = &run->node[i];
+
+		if (!n->engine)
+			continue;
+		LIST_FOR_EACH(it, &n->engine->worker.peers) {
+			const struct peer *p = LIST_ENTRY(it, struct peer, link);
+
+			for (uint32_t k = 0; k < p->path_count; k++)
+				if (p->state == PEER_UP && p->initiator && !p->alias &&
+				    !path_back(run, n, p, k)) {
+					run->missing[0] = i;
+					run->missing[1] = k;
+					run->missing[2] = node_of(run, p->addr.instance);
+					return false;
+				}
+		}
+	}
+	return true;
+}
+
 static void check_slot(struct run *run, uint32_t index)
 {
 	const struct slot *s = &run->slot[index];

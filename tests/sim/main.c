@@ -111,6 +111,9 @@ static void run_seed(uint64_t seed, bool verbose)
 		       run.rec[open].node);
 	}
 	run_until(&run, run_now(&run) + 5 * MS, NULL); /* stragglers */
+	if (!run_until(&run, run_now(&run) + 6 * run.peer_timeout_ns, paths_back))
+		broken(&run, "node %u: path %u to node %u has not come back", run.missing[0],
+		       run.missing[1], run.missing[2]);
 	run.ending = true;
 	cancel_waiting(&run);
 	if (!run_until(&run, run_now(&run) + MS, all_settled)) {

@@ -316,6 +316,29 @@ static void check_prompt(struct run *run, const struct rec *rec)
 		       rec->node, rec->index, (double)(run_now(run) - due) / 1000.0);
 }
 
+/* Of a peer that has died no operation says that a path alone was lost: whether it lives was asked
+ * first. An answer from before its death may still be on the way for a while. */
+static void check_blame(struct run *run, const struct rec *rec)
+{
+	const struct run *r = run;
+	uint64_t slack_ns = r->cfg.max_delay_ns + r->cfg.ctl_delay_ns + MS;
+	uint64_t last_ns = 0;
+
+	if ((rec->status != WIMM_E_PATH_LOST && rec->status != WIMM_E_NIC_LOST) ||
+	    r->node[rec->node].closing || r->node[rec->node].frozen_ns != 0 || rec->slot_count == 0)
+		return;
+	for (uint32_t i = 0; i < rec->slot_count; i++) {
+		const struct node *to = &r->node[r->slot[rec->slot + i].node];
+
+		if (to->killed_ns <= rec->submit_ns || to->frozen_ns != 0)
+			return;
+		last_ns = to->killed_ns > last_ns ? to->killed_ns : last_ns;
+	}
+	if (run_now(run) > last_ns + slack_ns)
+		broken(run, "node %u: rec %u says %s, but its peer had died", rec->node, rec->index,
+		       wimm_status_name(rec->status));
+}
+
 static uint64_t confirmed_count(const struct run *run, const struct group *g)
 {
 	uint64_t count = 0;
@@ -417,6 +440,7 @@ void rec_settled(struct run *run, struct rec *rec, const struct wimm_done *done)
 		broken(run, "node %u: rec %u failed with %s though nothing was wrong: %s",
 		       rec->node, rec->index, wimm_status_name(rec->status), done->text);
 	check_prompt(run, rec);
+	check_blame(run, rec);
 	if (rec->flag != 0 &&
 	    rec->flag != (done->status == WIMM_OK ? 1 : (uint64_t)(int64_t)done->status))
 		broken(run, "node %u: flag and callback of rec %u disagree", rec->node, rec->index);

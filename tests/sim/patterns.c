@@ -20,7 +20,7 @@ struct barrier {
 	uint32_t slow;
 	uint32_t rounds;
 	uint32_t imm[2];
-	bool over, failed;
+	bool over;
 };
 
 /* Many small writes without pause, behind one large one that must get through all the same. */
@@ -122,31 +122,6 @@ static void more_recvs(struct run *run, uint32_t n, uint32_t unused)
 
 /* --- barriers --- */
 
-static uint32_t member(const struct barrier *b, uint32_t node)
-{
-	for (uint32_t i = 0; i < b->count; i++)
-		if (b->node[i] == node)
-			return i;
-	return NONE;
-}
-
-bool patterns_fenced(const struct run *run, uint32_t a, uint32_t c)
-{
-	for (uint32_t index = 0; index < BARRIERS_MAX && run->cfg.no_cancel; index++) {
-		const struct barrier *b = &patterns.barrier[index];
-
-		if (member(b, a) == NONE || member(b, c) == NONE)
-			continue;
-		if (b->failed)
-			return true;
-		for (uint32_t i = 0; i < b->count; i++)
-			for (uint32_t k = 0; k < b->count; k++)
-				if (run->dirty[b->node[i]][b->node[k]])
-					return true;
-	}
-	return false;
-}
-
 static void barrier_enter(struct run *run, uint32_t b, uint32_t i);
 
 static void on_round(void *context, const struct wimm_done *done)
@@ -160,7 +135,6 @@ static void on_round(void *context, const struct wimm_done *done)
 	b->rec[i] = NONE;
 	if (done->status != WIMM_OK) {
 		b->over = true; /* who has entered what is unknown now */
-		b->failed = b->failed || !run->ending;
 		return;
 	}
 	b->fired[i]++;

@@ -153,6 +153,7 @@ struct node {
 	uint64_t closing_until_ns; /* time goes on for it while it closes */
 	bool busy;                 /* its last turn did something */
 	uint64_t frozen_ns;        /* of the last freeze */
+	uint64_t killed_ns;        /* of the last death; 0: none */
 	uint64_t nics_dead;
 };
 
@@ -165,6 +166,7 @@ struct run {
 	uint32_t accepted; /* recs so far */
 	uint64_t end_ns;   /* nothing new is asked for after it */
 	uint64_t peer_timeout_ns;
+	uint32_t missing[3]; /* the path that paths_back() waits for: from, index, to */
 	bool nested; /* time goes on inside the close of an engine */
 	bool ending; /* the final cancels have begun */
 	uint32_t nodes;
@@ -210,6 +212,7 @@ bool node_alive(const struct run *run, uint32_t n);
 bool node_acts(const struct run *run, uint32_t n); /* alive and not frozen */
 uint32_t nic_number(uint32_t n, uint32_t nic);
 uint32_t nic_node(uint32_t number);
+uint32_t node_of(const struct run *run, const uint8_t *instance); /* NONE: of a former life */
 void region_end(struct run *run, uint32_t n); /* deregister MR_CHURN; it comes back later */
 /* A handle on a node's region as it is now; NULL when there is none to be had. */
 struct wimm_remote_mr *remote_get(struct run *run, uint32_t from, uint32_t to, uint32_t mr);
@@ -246,6 +249,8 @@ bool group_current(const struct run *run, const struct group *g);
 /* --- final.c --- */
 void check_all_settled(struct run *run);
 void check_counts(struct run *run);
+/* Lost paths between NICs that work stand again. */
+bool paths_back(struct run *run);
 void check_memory(struct run *run);
 
 /* --- ops.c: asking engines for things --- */
@@ -273,8 +278,6 @@ void patterns_end(struct run *run);                 /* no new rounds */
 bool patterns_turn(struct run *run, uint32_t node); /* before a node's turn; false: not now */
 /* The node has had its turn at this moment and takes none more. */
 bool patterns_rest(const struct run *run, uint32_t node);
-/* Giving up a barrier's writes has cost these two their paths, where there is no cancel. */
-bool patterns_fenced(const struct run *run, uint32_t a, uint32_t b);
 void patterns_node_down(struct run *run, uint32_t node);
 void faults_plan(struct run *run);
 void freeze(struct run *run, uint32_t n, uint32_t us);

@@ -11,6 +11,7 @@
 	X(CONFIRMED, "fence, the peer has confirmed")                                              \
 	X(FENCED, "fence, the peer was cut off")                                                   \
 	X(FENCED_FROZEN, "fence of a frozen peer")                                                 \
+	X(PATH_BACK, "lost path stands again within its session")                                  \
 	X(RESTART, "engine back at its address as a new instance")                                 \
 	X(REREGISTER, "region registered anew at its address")                                     \
 	X(CANCEL, "operation cancelled")                                                           \
