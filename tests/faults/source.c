@@ -220,7 +220,7 @@ static void pages_in_one_request_case_208_have_no_hidden_limit(void **state)
 		if (counts[i] == 1000000 && test_scale() < 2 && case_world() != NULL)
 			continue; /* each is an event of the simulator's */
 		pages_in_one_request(a, b, to, counts[i], page);
-		assert_int_equal(stats_of(a).index_bytes, 0);
+		drive_until(stats_of(a).index_bytes == 0); /* given back behind the callback */
 	}
 }
 
