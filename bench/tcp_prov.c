@@ -96,7 +96,7 @@ static void open_end(struct end *e, struct board *b, int side, const char *mem)
 	*e = (struct end){ .ops = &prov_tcp_ops };
 	if (e->ops->open(&args, &caps, &e->dev, &error) != WIMM_OK)
 		bench_die(error.text);
-	if (e->ops->reg(e->dev, (void *)(uintptr_t)mem, BENCH_WALK_BYTES, true,
+	if (e->ops->reg(e->dev, (void *)(uintptr_t)mem, BENCH_WALK_BYTES, PROV_REG_REMOTE,
 	                UINT64_C(0x77) << 32 | 3, &key, &error) != WIMM_OK)
 		bench_die(error.text);
 	e->ops->addr(e->dev, &b->addr[side]);

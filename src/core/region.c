@@ -92,10 +92,11 @@ static wimm_status register_all(struct wimm_engine *engine, struct wimm_mr *mr, 
 	struct worker *w = &engine->worker;
 	struct prov_error error = { 0 };
 	uint64_t core_key = (uint64_t)generation << 32 | mr->slot;
-	bool remote = (mr->flags & WIMM_MR_LOCAL_ONLY) == 0;
+	uint32_t flags = ((mr->flags & WIMM_MR_LOCAL_ONLY) == 0 ? PROV_REG_REMOTE : 0) |
+	                 ((mr->flags & WIMM_MR_STRICT_ORDER) != 0 ? PROV_REG_STRICT_ORDER : 0);
 
 	for (uint32_t i = 0; i < w->dev_count; i++) {
-		wimm_status st = w->nic[i].ops->reg(w->nic[i].dev, mr->addr, mr->len_bytes, remote,
+		wimm_status st = w->nic[i].ops->reg(w->nic[i].dev, mr->addr, mr->len_bytes, flags,
 		                                    core_key, &mr->key[i], &error);
 
 		if (st == WIMM_OK)
@@ -140,8 +141,7 @@ static wimm_status check_kind(const struct wimm_engine *engine, const void *addr
 	struct mem_cuda_range range;
 	char text[MEM_CUDA_TEXT_BYTES];
 	bool is_cuda;
-	wimm_status st =
-		mem_cuda_describe(addr, len_bytes, &is_cuda, &range, text, sizeof(text));
+	wimm_status st = mem_cuda_describe(addr, len_bytes, &is_cuda, &range, text, sizeof(text));
 
 	if (st != WIMM_OK) {
 		error_text_set("%s", text);

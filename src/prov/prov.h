@@ -90,6 +90,10 @@ struct prov_args {
 };
 
 /* Work request flags. */
+#define PROV_REG_REMOTE 1u       /* peers may write */
+#define PROV_REG_STRICT_ORDER 2u /* the bytes of a write become visible in their order: no relaxed
+				  * ordering of the bus. For those who poll content */
+
 #define PROV_WR_IMM 1u           /* count `imm` at the receiver when this request has landed */
 #define PROV_WR_PART 2u          /* this is the last request of one of `parts` parts of operation
 				  * `op_seq`; the core over there counts `imm` when all parts are
@@ -165,8 +169,8 @@ struct prov_ops {
 	wimm_status (*addr_format)(const struct prov_addr *addr, char *text, size_t text_bytes);
 	wimm_status (*addr_parse)(const char *text, struct prov_addr *out);
 	/* Register. The core hands in a key of its own (slot in the low, random non-zero generation
-	 * in the high 32 bits) that software providers use as it is. remote: peers may write. */
-	wimm_status (*reg)(struct prov_dev *dev, void *addr, uint64_t len_bytes, bool remote,
+	 * in the high 32 bits) that software providers use as it is. flags: PROV_REG_*. */
+	wimm_status (*reg)(struct prov_dev *dev, void *addr, uint64_t len_bytes, uint32_t flags,
 			   uint64_t core_key, uint64_t *out_key, struct prov_error *error);
 	/* Release: called after all peers have acknowledged. After it returns nothing of a peer's
 	 * lands in the range by this key. */

@@ -2,6 +2,8 @@
 /* Page lists: empty, repeated, with one immediate in all; pinned NICs; regions that end. */
 #include "contract/fixture.h"
 
+#include "prov/sim/sim.h"
+
 #include <string.h>
 
 static struct wimm_paged_writes pages_of(struct node *a, const struct wimm_remote_mr *to,
@@ -328,6 +330,37 @@ static void region_registered_anew_has_a_descriptor_of_its_own(void **state)
 	}
 }
 
+/* Goal: a region whose content is polled asks every NIC for strict order, others ask none. */
+static void region_with_strict_order_asks_every_nic_for_it(void **state)
+{
+	struct wimm_mr_opts opts = WIMM_MR_OPTS_INIT;
+	struct node *a = node_open(64), *b = node_open(64);
+	struct wimm_remote_mr *to;
+	struct wimm_mr_desc desc;
+	struct wimm_write w;
+	struct wimm_mr *mr;
+	uint8_t *bytes = case_memory(64);
+	struct gone *g = case_memory(sizeof(*g));
+	struct wimm_on_done gone = { .fn = on_gone, .context = g };
+
+	(void)state;
+	assert_int_equal(sim_strict_regions(case_world()), 0);
+	opts.flags = WIMM_MR_STRICT_ORDER;
+	assert_ok(wimm_reg_mr(b->engine, bytes, 64, &opts, &mr));
+	assert_int_equal(sim_strict_regions(case_world()), cfg.nics);
+	assert_ok(wimm_mr_get_desc(mr, &desc));
+	assert_ok(wimm_open_remote_mr(a->engine, &desc, &to));
+	fill(a->mem, 64, 3);
+	w = single(a, to, 0, 0, 64);
+	w.flags = WIMM_IMM;
+	result_ok(submit_write(a, &w));
+	imm_reaches(b, 0, 1);
+	assert_true(holds(bytes, 64, 3));
+	assert_ok(wimm_dereg_mr(b->engine, mr, &gone));
+	assert_wait(is_gone, g);
+	assert_int_equal(sim_strict_regions(case_world()), 0);
+}
+
 static const struct contract_case cases[] = {
 	CASE(pages_none_at_all_case_57_are_done_at_once),
 	CASE(pages_repeated_case_59_count_each),
@@ -335,5 +368,6 @@ static const struct contract_case cases[] = {
 	CASE(writes_pinned_to_each_nic_arrive),
 	CASE(region_ended_under_writes_takes_no_byte_afterwards),
 	CASE(region_registered_anew_has_a_descriptor_of_its_own),
+	CASE_ONLY(region_with_strict_order_asks_every_nic_for_it, ONLY_SIM),
 };
 GROUP(pages, cases);

@@ -265,8 +265,8 @@ static void add_memory(struct side *s, uint64_t seed)
 
 		memcpy(s->mem + i, &v, sizeof(v));
 	}
-	if (prov_verbs_ops.reg(s->dev, s->mem, PAIR_MEM_BYTES, true, UINT64_C(1) << 32 | seed,
-	                       &s->key, &error) != WIMM_OK)
+	if (prov_verbs_ops.reg(s->dev, s->mem, PAIR_MEM_BYTES, PROV_REG_REMOTE,
+	                       UINT64_C(1) << 32 | seed, &s->key, &error) != WIMM_OK)
 		fail_msg("register: %s", error.text);
 }
 

@@ -27,11 +27,12 @@ static struct mem_shared **free_slot(struct host_dev *dev, uint64_t key)
 	return &dev->shared[index];
 }
 
-static wimm_status op_reg(struct prov_dev *dev_, void *addr, uint64_t len_bytes, bool remote,
+static wimm_status op_reg(struct prov_dev *dev_, void *addr, uint64_t len_bytes, uint32_t flags,
                           uint64_t core_key, uint64_t *out_key, struct prov_error *error)
 {
 	struct host_dev *dev = (struct host_dev *)dev_;
 	struct mem_shared **slot = free_slot(dev, core_key);
+	bool remote = (flags & PROV_REG_REMOTE) != 0;
 	wimm_status st;
 
 	/* Before the key is there: who sees the key sees this too. */

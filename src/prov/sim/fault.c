@@ -326,6 +326,23 @@ uint64_t sim_locked_bytes(struct sim_world *w, const uint8_t *instance)
 	return bytes;
 }
 
+uint32_t sim_strict_regions(struct sim_world *w)
+{
+	uint32_t count = 0;
+
+	mutex_lock(&w->lock);
+	LIST_FOR_EACH(it, &w->devs) {
+		struct sim_dev *d = LIST_ENTRY(it, struct sim_dev, link);
+		uint32_t cursor = 0;
+		uint64_t key, region;
+
+		while (hash_next(&d->regions, &cursor, &key, &region))
+			count += ((const struct sim_region *)(uintptr_t)region)->strict;
+	}
+	mutex_unlock(&w->lock);
+	return count;
+}
+
 bool sim_nic_instance(struct sim_world *w, uint32_t nic, uint8_t out[16])
 {
 	struct sim_dev *d;

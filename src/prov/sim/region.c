@@ -77,7 +77,7 @@ static wimm_status region_add(struct sim_dev *d, struct sim_region *r, struct pr
 	return WIMM_OK;
 }
 
-wimm_status sim_region_reg(struct prov_dev *dev, void *addr, uint64_t len_bytes, bool remote,
+wimm_status sim_region_reg(struct prov_dev *dev, void *addr, uint64_t len_bytes, uint32_t flags,
                            uint64_t core_key, uint64_t *out_key, struct prov_error *error)
 {
 	struct sim_dev *d = (struct sim_dev *)dev;
@@ -86,9 +86,11 @@ wimm_status sim_region_reg(struct prov_dev *dev, void *addr, uint64_t len_bytes,
 
 	if (!r)
 		return WIMM_E_NOMEM;
-	*r = (struct sim_region){
-		.addr = addr, .len_bytes = len_bytes, .core_key = core_key, .remote = remote
-	};
+	*r = (struct sim_region){ .addr = addr,
+		                  .len_bytes = len_bytes,
+		                  .core_key = core_key,
+		                  .remote = (flags & PROV_REG_REMOTE) != 0,
+		                  .strict = (flags & PROV_REG_STRICT_ORDER) != 0 };
 	mutex_lock(&d->world->lock);
 	st = region_add(d, r, error);
 	if (st == WIMM_OK)

@@ -133,6 +133,8 @@ const char *sim_fault_name(enum sim_fault kind);
 const char *sim_violation(struct sim_world *w);
 /* Bytes charged against the memory-lock limit for one engine. */
 uint64_t sim_locked_bytes(struct sim_world *w, const uint8_t *instance);
+/* Regions registered with PROV_REG_STRICT_ORDER, on all NICs. */
+uint32_t sim_strict_regions(struct sim_world *w);
 /* The instance that has this NIC; false: no such NIC. */
 bool sim_nic_instance(struct sim_world *w, uint32_t nic, uint8_t out[16]);
 /* Events run so far. */

@@ -140,6 +140,7 @@ struct sim_region {
 	uint64_t core_key;
 	uint64_t key;
 	bool remote;
+	bool strict; /* no relaxed ordering was asked for: nothing here depends on it */
 };
 
 struct sim_dev {
@@ -248,7 +249,7 @@ wimm_status sim_dev_addr_parse(const char *text, struct prov_addr *out);
 uint32_t sim_addr_number(const struct prov_addr *addr); /* SIM_NIC_NONE: malformed */
 
 /* --- region.c --- */
-wimm_status sim_region_reg(struct prov_dev *dev, void *addr, uint64_t len_bytes, bool remote,
+wimm_status sim_region_reg(struct prov_dev *dev, void *addr, uint64_t len_bytes, uint32_t flags,
                            uint64_t core_key, uint64_t *out_key, struct prov_error *error);
 void sim_region_dereg(struct prov_dev *dev, uint64_t key);
 void sim_region_drop_all(struct sim_dev *d);

@@ -15,11 +15,12 @@ static void op_addr(const struct prov_dev *dev, struct prov_addr *out)
 	tcp_addr_encode(&((const struct tcp_dev *)dev)->local, out);
 }
 
-static wimm_status op_reg(struct prov_dev *dev, void *addr, uint64_t len_bytes, bool remote,
+static wimm_status op_reg(struct prov_dev *dev, void *addr, uint64_t len_bytes, uint32_t flags,
                           uint64_t core_key, uint64_t *out_key, struct prov_error *error)
 {
 	struct prov_regions *regions = &((struct tcp_dev *)dev)->regions;
-	wimm_status st = prov_regions_add(regions, addr, len_bytes, remote, core_key);
+	wimm_status st = prov_regions_add(regions, addr, len_bytes, (flags & PROV_REG_REMOTE) != 0,
+	                                  core_key);
 
 	if (st == WIMM_OK) {
 		*out_key = core_key;

@@ -9,14 +9,17 @@
 #include <string.h>
 #include <sys/resource.h>
 
-static struct ibv_mr *pin(struct verbs_dev *dev, void *addr, uint64_t len_bytes, bool remote)
+static struct ibv_mr *pin(struct verbs_dev *dev, void *addr, uint64_t len_bytes, uint32_t flags)
 {
 	const struct verbs_lib *lib = dev->nic.lib;
 	/* A region that no peer writes may be read-only memory. */
-	unsigned access = remote ? IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE : 0;
+	unsigned access = (flags & PROV_REG_REMOTE) != 0
+	                          ? IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE
+	                          : 0;
 
 	/* The library leaves out what the kernel does not know; older ones have no such call. */
-	if (dev->limits.relaxed_ordering && lib->reg_mr_iova2)
+	if (dev->limits.relaxed_ordering && (flags & PROV_REG_STRICT_ORDER) == 0 &&
+	    lib->reg_mr_iova2)
 		return lib->reg_mr_iova2(dev->pd, addr, len_bytes, (uint64_t)(uintptr_t)addr,
 		                         access | IBV_ACCESS_RELAXED_ORDERING);
 	return lib->reg_mr(dev->pd, addr, len_bytes, (int)access);
@@ -55,7 +58,7 @@ static wimm_status explain(const struct verbs_dev *dev, uint64_t len_bytes, uint
 	}
 }
 
-wimm_status verbs_op_reg(struct prov_dev *dev_, void *addr, uint64_t len_bytes, bool remote,
+wimm_status verbs_op_reg(struct prov_dev *dev_, void *addr, uint64_t len_bytes, uint32_t flags,
                          uint64_t core_key, uint64_t *out_key, struct prov_error *error)
 {
 	struct verbs_dev *dev = (struct verbs_dev *)dev_;
@@ -66,7 +69,7 @@ wimm_status verbs_op_reg(struct prov_dev *dev_, void *addr, uint64_t len_bytes, 
 	(void)core_key;
 	*error = (struct prov_error){ 0 };
 	errno = 0;
-	mr = pin(dev, addr, len_bytes, remote);
+	mr = pin(dev, addr, len_bytes, flags);
 	if (!mr) {
 		int code = errno;
 		uint32_t count;

@@ -7,7 +7,7 @@
 
 #include "prov/verbs/dev.h"
 
-wimm_status verbs_op_reg(struct prov_dev *dev, void *addr, uint64_t len_bytes, bool remote,
+wimm_status verbs_op_reg(struct prov_dev *dev, void *addr, uint64_t len_bytes, uint32_t flags,
                          uint64_t core_key, uint64_t *out_key, struct prov_error *error);
 void verbs_op_dereg(struct prov_dev *dev, uint64_t key);
 /* Release what is left. */

@@ -87,7 +87,7 @@ static bool join(struct duo_side *s, uint32_t who)
 	memset(s->mem, who == 0 ? 1 : 2, DUO_MEM_BYTES);
 	if (who == 1) {
 		s->shared->mem_addr = (uint64_t)(uintptr_t)s->mem;
-		if (ops->reg(s->dev, s->mem, DUO_MEM_BYTES, true, UINT64_C(7) << 32,
+		if (ops->reg(s->dev, s->mem, DUO_MEM_BYTES, PROV_REG_REMOTE, UINT64_C(7) << 32,
 		             &s->shared->key, &error) != WIMM_OK)
 			return duo_fail(s, error.text);
 	}

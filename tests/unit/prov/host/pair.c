@@ -207,7 +207,7 @@ static void add_memory(struct side *s, uint32_t slot, uint64_t seed)
 
 		memcpy(s->mem + i, &v, sizeof(v));
 	}
-	assert_ok(ops->reg(s->dev, s->mem, PAIR_MEM_BYTES, true,
+	assert_ok(ops->reg(s->dev, s->mem, PAIR_MEM_BYTES, PROV_REG_REMOTE,
 	                   (UINT64_C(0x1234) + slot) << 32 | slot, &s->key, &error));
 }
 

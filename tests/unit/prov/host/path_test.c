@@ -408,8 +408,8 @@ static void path_own_memory_is_written_by_the_sender(void **state)
 	assert_memory_equal(p.b.mem + 100000, p.a.mem + 5, 1 << 20);
 	pair_drain(&p, 2, 1);
 	ops->dereg(p.b.dev, p.b.key);
-	assert_ok(ops->reg(p.b.dev, p.b.mem + 4096, 65536, true, p.b.key + (UINT64_C(1) << 32),
-	                   &p.b.key, &error));
+	assert_ok(ops->reg(p.b.dev, p.b.mem + 4096, 65536, PROV_REG_REMOTE,
+	                   p.b.key + (UINT64_C(1) << 32), &p.b.key, &error));
 	for (uint64_t i = 0; i < 5; i++) {
 		wr = pair_wr(&p, 1, 7 + i, 4096 + i, 65536 - i);
 		assert_int_equal(ops->post(p.a.path, &wr, 1), 1);

@@ -181,8 +181,8 @@ static void share_others_of_a_fenced_memory_ask_anew(void **state)
 	other = two.b.mem;
 	two.b.mem = one.b.mem;
 	two.b.key += UINT64_C(1) << 32;
-	assert_ok(ops->reg(two.b.dev, two.b.mem, PAIR_MEM_BYTES, true, two.b.key, &two.b.key,
-	                   &error));
+	assert_ok(ops->reg(two.b.dev, two.b.mem, PAIR_MEM_BYTES, PROV_REG_REMOTE, two.b.key,
+	                   &two.b.key, &error));
 	map_it(&two);
 	atomic_store(&a_path(&one)->tx.lane->writing, UINT64_MAX);
 	ops->path_close(one.b.path);

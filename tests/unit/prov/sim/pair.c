@@ -41,9 +41,9 @@ void pair_open(struct pair *p, const struct sim_cfg *cfg)
 	for (size_t i = 0; i < sizeof(p->src); i++)
 		p->src[i] = (uint8_t)(i * 7 + i / 256);
 	memset(p->dst, 0xee, sizeof(p->dst));
-	assert_ok(p->ops->reg(p->side[0].dev, p->src, sizeof(p->src), false, 0x100000001,
-	                      &p->src_key, &error));
-	assert_ok(p->ops->reg(p->side[1].dev, p->dst, sizeof(p->dst), true, 0x200000002,
+	assert_ok(p->ops->reg(p->side[0].dev, p->src, sizeof(p->src), 0, 0x100000001, &p->src_key,
+	                      &error));
+	assert_ok(p->ops->reg(p->side[1].dev, p->dst, sizeof(p->dst), PROV_REG_REMOTE, 0x200000002,
 	                      &p->dst_key, &error));
 }
 

@@ -19,7 +19,7 @@ static void region_over_the_lock_limit_names_wanted_allowed_and_nics(void **stat
 	pair_open(&p, &(struct sim_cfg){ .lock_limit_bytes = 1024 * KIB });
 	for (int i = 0; i < 4; i++)
 		assert_ok(pair_dev(&p, "any", instance, &nic[i], &error));
-	assert_int_equal(p.ops->reg(nic[0], memory, 512 * KIB, true, 1, &key, &error),
+	assert_int_equal(p.ops->reg(nic[0], memory, 512 * KIB, PROV_REG_REMOTE, 1, &key, &error),
 	                 WIMM_E_LOCK_LIMIT);
 	assert_non_null(strstr(error.text, "2097152"));
 	assert_non_null(strstr(error.text, "1048576"));
@@ -28,7 +28,8 @@ static void region_over_the_lock_limit_names_wanted_allowed_and_nics(void **stat
 	assert_int_equal(sim_faults(p.world, SIM_LOCK_LIMIT), 1);
 	for (uint64_t len = 128 * KIB; len <= 256 * KIB; len *= 2) {
 		for (int i = 0; i < 4; i++)
-			assert_ok(p.ops->reg(nic[i], memory, len, true, len, &key, &error));
+			assert_ok(p.ops->reg(nic[i], memory, len, PROV_REG_REMOTE, len, &key,
+			                     &error));
 		assert_int_equal(sim_locked_bytes(p.world, instance), 4 * len);
 		for (int i = 0; i < 4; i++)
 			p.ops->dereg(nic[i], key);
@@ -48,12 +49,13 @@ static void region_past_the_number_allowed_is_refused_with_figures(void **state)
 
 	(void)state;
 	pair_open(&p, &(struct sim_cfg){ .max_regions = 2 });
-	assert_ok(p.ops->reg(p.side[0].dev, p.dst, 8, true, 77, &key, &error));
-	assert_int_equal(p.ops->reg(p.side[0].dev, p.dst, 8, true, 78, &key, &error), WIMM_E_LIMIT);
+	assert_ok(p.ops->reg(p.side[0].dev, p.dst, 8, PROV_REG_REMOTE, 77, &key, &error));
+	assert_int_equal(p.ops->reg(p.side[0].dev, p.dst, 8, PROV_REG_REMOTE, 78, &key, &error),
+	                 WIMM_E_LIMIT);
 	assert_non_null(strstr(error.text, "at most 2"));
 	assert_int_equal(key, 77);
 	p.ops->dereg(p.side[0].dev, 77);
-	assert_ok(p.ops->reg(p.side[0].dev, p.dst, 8, true, 78, &key, &error));
+	assert_ok(p.ops->reg(p.side[0].dev, p.dst, 8, PROV_REG_REMOTE, 78, &key, &error));
 	pair_close(&p);
 }
 
@@ -68,7 +70,8 @@ static void region_keys_recycled_name_the_next_region_at_once(void **state)
 	pair_open_path(&p, &(struct sim_cfg){ .recycle_keys = true });
 	assert_int_equal(p.dst_key, 1);
 	p.ops->dereg(p.side[1].dev, p.dst_key);
-	assert_ok(p.ops->reg(p.side[1].dev, p.dst, sizeof(p.dst), true, 0x900000002, &key, &error));
+	assert_ok(p.ops->reg(p.side[1].dev, p.dst, sizeof(p.dst), PROV_REG_REMOTE, 0x900000002,
+	                     &key, &error));
 	assert_int_equal(key, p.dst_key);
 	pair_write(&p, 1, 0, 64, PROV_WR_IMM, 5);
 	pair_run(&p);

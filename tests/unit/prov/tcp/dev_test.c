@@ -201,7 +201,8 @@ static void doomed_peer(int fd)
 	struct prov_error error;
 
 	side_open(&b, "127.0.0.1:0");
-	(void)prov_tcp_ops.reg(b.dev, mem, sizeof(mem), true, UINT64_C(9) << 32, &mine.key, &error);
+	(void)prov_tcp_ops.reg(b.dev, mem, sizeof(mem), PROV_REG_REMOTE, UINT64_C(9) << 32,
+	                       &mine.key, &error);
 	mine.addr = b.addr;
 	exchange(fd, &mine, &theirs); /* addresses */
 	b.path = prov_tcp_ops.path_open(b.dev, &theirs.addr, false, &b, &mine.offer);

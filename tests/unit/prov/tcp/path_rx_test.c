@@ -98,7 +98,7 @@ static void path_rx_local_region_is_not_writable(void **state)
 	(void)state;
 	pair_open(&p, "127.0.0.1:0");
 	wr = pair_wr(&p, 1, 0, 0, 4096);
-	assert_ok(p.ops->reg(p.b.dev, p.b.mem, 8192, false, UINT64_C(7) << 32 | 9, &wr.remote_key,
+	assert_ok(p.ops->reg(p.b.dev, p.b.mem, 8192, 0, UINT64_C(7) << 32 | 9, &wr.remote_key,
 	                     &error));
 	expect_refusal(&p, &wr, WIMM_E_PROTOCOL, "local use only");
 	pair_close(&p);

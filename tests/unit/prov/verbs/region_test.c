@@ -20,12 +20,37 @@ static void region_relaxed_ordering_is_asked_for_unless_set_off(void **state)
 		assert_ok(config_set("verbs_relaxed_ordering", on ? "yes" : "no"));
 		side_open(&s, "fake0");
 		fake->saw_relaxed = false;
-		assert_ok(prov_verbs_ops.reg(s.dev, mem, sizeof(mem), true, 0, &key, &error));
+		assert_ok(prov_verbs_ops.reg(s.dev, mem, sizeof(mem), PROV_REG_REMOTE, 0, &key,
+		                             &error));
 		assert_int_equal(fake->saw_relaxed, on);
 		prov_verbs_ops.dereg(s.dev, key);
 		side_close(&s);
 	}
 	assert_ok(config_set("verbs_relaxed_ordering", "yes"));
+	assert_int_equal(fake->objects(), 0);
+}
+
+static void region_with_strict_order_is_never_relaxed(void **state)
+{
+	/* Goal: the application that polls content gets its order, whatever the setting. */
+	static const uint32_t flags[] = { PROV_REG_STRICT_ORDER,
+		                          PROV_REG_STRICT_ORDER | PROV_REG_REMOTE, 0,
+		                          PROV_REG_REMOTE };
+	struct fake_knobs *fake = pair_fake();
+	struct prov_error error;
+	struct side s = { 0 };
+
+	(void)state;
+	side_open(&s, "fake0");
+	for (int i = 0; i < 4; i++) {
+		uint64_t key;
+
+		fake->saw_relaxed = false;
+		assert_ok(prov_verbs_ops.reg(s.dev, mem, sizeof(mem), flags[i], 0, &key, &error));
+		assert_int_equal(fake->saw_relaxed, (flags[i] & PROV_REG_STRICT_ORDER) == 0);
+		prov_verbs_ops.dereg(s.dev, key);
+	}
+	side_close(&s);
 	assert_int_equal(fake->objects(), 0);
 }
 
@@ -41,7 +66,8 @@ static void region_limit_of_the_device_is_named(void **state)
 	(void)state;
 	side_open(&s, "fake0");
 	fake->max_mrs = 10;
-	while (prov_verbs_ops.reg(s.dev, mem, sizeof(mem), true, 0, &key, &error) == WIMM_OK) {
+	while (prov_verbs_ops.reg(s.dev, mem, sizeof(mem), PROV_REG_REMOTE, 0, &key, &error) ==
+	       WIMM_OK) {
 		first = count++ == 0 ? key : first;
 		assert_true(count < 10);
 	}
@@ -49,7 +75,7 @@ static void region_limit_of_the_device_is_named(void **state)
 	assert_non_null(strstr(error.text, "fake0 port 1"));
 	prov_verbs_ops.dereg(s.dev, first);
 	prov_verbs_ops.dereg(s.dev, first); /* twice does no harm */
-	assert_ok(prov_verbs_ops.reg(s.dev, mem, sizeof(mem), true, 0, &key, &error));
+	assert_ok(prov_verbs_ops.reg(s.dev, mem, sizeof(mem), PROV_REG_REMOTE, 0, &key, &error));
 	side_close(&s);
 	assert_int_equal(fake->objects(), 0);
 }
@@ -79,6 +105,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(region_relaxed_ordering_is_asked_for_unless_set_off),
+		cmocka_unit_test(region_with_strict_order_is_never_relaxed),
 		cmocka_unit_test(region_limit_of_the_device_is_named),
 		cmocka_unit_test(region_released_key_takes_no_more_writes),
 	};
