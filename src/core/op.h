@@ -179,6 +179,14 @@ struct op {
 	char text[WIMM_ERROR_TEXT_BYTES];
 };
 
+static inline wimm_op op_id(const struct op *op)
+{
+	/* Relaxed: the generation changes only when the slot is free. */
+	uint64_t state = atomic_load_explicit(&op->state, memory_order_relaxed);
+
+	return (state >> OP_STATE_BITS) << 32 | (op->index + 1);
+}
+
 /* Ids: generation << 32 | index + 1. Tokens of work requests: generation << 32 | index << 8 |
  * bits. */
 #define FLUSH_TOKEN      0u /* no operation has generation 0: drain.c */

@@ -203,22 +203,29 @@ static bool leg_finish(struct worker *w, struct leg *leg)
 void post_leg_ready(struct worker *w, struct leg *leg, bool at_once)
 {
 	struct peer *p = leg->dst->peer;
-	uint32_t posted, count;
+	uint32_t posted;
 
-	DASSERT(p->state == PEER_UP);
+	DASSERT(p->state == PEER_UP && leg->next == 0);
 	if (p->ending_step == 0 && leg->path_count == 0 && !shard_plan(w, p, leg)) {
 		post_fail_leg(w, leg, WIMM_E_NIC_LOST, "no path of this peer uses the pinned NIC");
 		return;
 	}
+	leg->state = LEG_IDLE;
+	/* The first request of a new operation goes out at once, even when others wait for their
+	 * turn; where they wait for room it queues up behind them. */
+	if (at_once && !p->hold && p->ending_step == 0 && !p->path[leg->path_map[0]].full) {
+		if (!leg_post(w, p, leg, 1, &posted))
+			return;
+		if (leg->next == leg->end) {
+			leg->state = LEG_POSTED;
+			leg->op->legs_open--;
+			op_acked(w, leg->op);
+			return;
+		}
+	}
 	leg->state = LEG_PENDING;
 	STAT_ADD(w, pending_legs, 1);
 	list_push_back(&p->pending, &leg->link);
-	/* The first request of a new operation goes out at once, even when others wait for their
-	 * turn; where they wait for room it queues up behind them. */
-	if (at_once && !p->hold && p->ending_step == 0 && !shard_next(p, leg, 1, &count)->full) {
-		if (!leg_post(w, p, leg, 1, &posted) || leg_finish(w, leg))
-			return;
-	}
 	if (!p->blocked)
 		peer_ready(w, p);
 }

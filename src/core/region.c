@@ -206,13 +206,6 @@ wimm_status wimm_reg_mr(struct wimm_engine *engine, void *addr, uint64_t len_byt
 	return WIMM_OK;
 }
 
-bool mr_usable(const struct wimm_engine *engine, const struct wimm_mr *mr)
-{
-	/* [D] with [C] in wimm_reg_mr(). */
-	return mr != NULL && mr->engine == engine &&
-	       atomic_load_explicit(&mr->public_state, memory_order_acquire) == MR_LIVE;
-}
-
 wimm_status wimm_mr_get_desc(const struct wimm_mr *mr, struct wimm_mr_desc *out)
 {
 	struct wire_desc d;

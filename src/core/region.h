@@ -34,6 +34,13 @@ struct wimm_mr {
 	uint8_t *acked; /* one bit a peer slot that still owes an acknowledgement */
 };
 
+static inline bool mr_usable(const struct wimm_engine *engine, const struct wimm_mr *mr)
+{
+	/* [D] with [C] in wimm_reg_mr(). */
+	return mr != NULL && mr->engine == engine &&
+	       atomic_load_explicit(&mr->public_state, memory_order_acquire) == MR_LIVE;
+}
+
 struct region_table {
 	_Atomic(struct wimm_mr *) *slot;
 	uint32_t max;

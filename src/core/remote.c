@@ -67,6 +67,12 @@ void remote_leg(struct worker *w, struct leg *leg)
 
 	if (atomic_load_explicit(&r->generation, memory_order_relaxed) != leg->dst_generation)
 		state = REMOTE_FREE; /* closed by another thread while this was being submitted */
+	if (state == REMOTE_VALID && !r->peer->stopped) {
+		leg->held = true;
+		r->refs++;
+		post_leg_ready(w, leg, true);
+		return;
+	}
 	if ((state == REMOTE_NEW || state == REMOTE_VALID) && r->peer->stopped) {
 		post_fail_leg(w, leg, WIMM_E_PEER_LOST, "the peer has fenced this side off");
 		return;
@@ -89,10 +95,7 @@ void remote_leg(struct worker *w, struct leg *leg)
 		send_check(w, r);
 		return;
 	case REMOTE_VALID:
-		leg->held = true;
-		r->refs++;
-		post_leg_ready(w, leg, true);
-		return;
+		return; /* above */
 	}
 }
 

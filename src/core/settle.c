@@ -13,14 +13,6 @@
 #include <stdio.h>
 #include <string.h>
 
-wimm_op op_id(const struct op *op)
-{
-	/* Relaxed: the generation changes only when the slot is free. */
-	uint64_t state = atomic_load_explicit(&op->state, memory_order_relaxed);
-
-	return (state >> OP_STATE_BITS) << 32 | (op->index + 1);
-}
-
 struct op *op_by_id(struct worker *w, wimm_op id)
 {
 	uint32_t index = (uint32_t)id - 1;
@@ -35,7 +27,8 @@ struct op *op_get(struct worker *w, enum op_kind kind)
 	uint64_t generation;
 
 	if (!idpool_get(&w->op_pool, &index)) {
-		STAT_ADD_SHARED(w, again, 1);
+		/* Release, with the acquire of a test: what the call has read before it waits. */
+		atomic_fetch_add_explicit(&w->stats.again, 1, memory_order_release);
 		return NULL;
 	}
 	op = &w->ops[index];

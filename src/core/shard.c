@@ -144,21 +144,6 @@ bool shard_any_path(const struct leg *leg)
 	return leg->end <= 1;
 }
 
-struct path *shard_next(struct peer *p, const struct leg *leg, uint32_t max, uint32_t *out_count)
-{
-	uint64_t n = leg->end - leg->next;
-	uint64_t turn = 0;
-
-	if (leg->path_count > 1) {
-		uint64_t left_in_run = leg->run - leg->next % leg->run;
-
-		n = n < left_in_run ? n : left_in_run;
-		turn = leg->next / leg->run % leg->path_count;
-	}
-	*out_count = n < max ? (uint32_t)n : max;
-	return &p->path[leg->path_map[turn]];
-}
-
 /* Whether page i is the last one that goes to its path. */
 static bool last_on_path(const struct leg *leg, uint64_t i)
 {
@@ -205,6 +190,7 @@ static void fill_page(const struct leg *leg, uint64_t i, struct prov_wr *wr)
 
 static void fill_slice(const struct leg *leg, uint64_t i, struct prov_wr *wr)
 {
+	const struct op *op = leg->op;
 	uint64_t piece = 0;
 	uint64_t from = 0;
 	uint64_t to = leg->len_bytes;
@@ -218,12 +204,11 @@ static void fill_slice(const struct leg *leg, uint64_t i, struct prov_wr *wr)
 		from = start + share_start(len, leg->pieces, piece);
 		to = start + share_start(len, leg->pieces, piece + 1);
 	}
-	wr->src = leg->op->src != NULL
-	                  ? (const uint8_t *)leg->op->src->addr + leg->src_offset + from
-	                  : NULL;
+	if (op->src != NULL)
+		wr->src = (const uint8_t *)op->src->addr + leg->src_offset + from;
 	wr->remote_addr = leg->dst->base + leg->dst_offset + from;
 	wr->len_bytes = to - from;
-	if ((leg->op->flags & WIMM_IMM) != 0)
+	if ((op->flags & WIMM_IMM) != 0)
 		count_flags(leg, piece + 1 == leg->pieces, leg->dst->peer->ordered, wr);
 }
 

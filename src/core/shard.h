@@ -11,7 +11,21 @@
 bool shard_plan(struct worker *w, struct peer *p, struct leg *leg);
 /* The planned path of the leg's next request and how many requests in a row go there, at most
  * max. */
-struct path *shard_next(struct peer *p, const struct leg *leg, uint32_t max, uint32_t *out_count);
+static inline struct path *shard_next(struct peer *p, const struct leg *leg, uint32_t max,
+                                      uint32_t *out_count)
+{
+	uint64_t n = leg->end - leg->next;
+	uint64_t turn = 0;
+
+	if (leg->path_count > 1) {
+		uint64_t left_in_run = leg->run - leg->next % leg->run;
+
+		n = n < left_in_run ? n : left_in_run;
+		turn = leg->next / leg->run % leg->path_count;
+	}
+	*out_count = n < max ? (uint32_t)n : max;
+	return &p->path[leg->path_map[turn]];
+}
 /* Whether the requests may go to any path (no part of a split operation). */
 bool shard_any_path(const struct leg *leg);
 /* Fill `count` requests from leg->next on, for the given path. */

@@ -173,7 +173,6 @@ bool path_stood(const struct path *path, const struct leg *leg);
 
 /* settle.c: the end of every operation. */
 struct op *op_by_id(struct worker *w, wimm_op id);
-wimm_op op_id(const struct op *op);
 /* A fresh operation, or NULL (AGAIN). Any thread. */
 struct op *op_get(struct worker *w, enum op_kind kind);
 /* Give back one that was never pushed. */
@@ -249,7 +248,6 @@ void recvs_back(struct worker *w, struct request *r);
 /* remote.c, region.c */
 /* Any thread: OK, or why nothing may be submitted to it. */
 wimm_status remote_usable(const struct wimm_engine *engine, const struct wimm_remote_mr *r);
-bool mr_usable(const struct wimm_engine *engine, const struct wimm_mr *mr);
 void remote_leg(struct worker *w, struct leg *leg);
 void remote_leg_done(struct worker *w, struct leg *leg);
 /* Fail what waits for this peer's regions to be looked up. */

@@ -223,6 +223,12 @@ struct wimm_engine_stats stats_of(struct node *n)
 	return s;
 }
 
+uint64_t refused_submissions(struct node *n)
+{
+	/* Acquire, with op_get(): they had looked at their arguments. */
+	return atomic_load_explicit(&n->engine->worker.stats.again, memory_order_acquire);
+}
+
 uint32_t blocked_submitters(struct node *n)
 {
 	return atomic_load(&n->engine->worker.room_waiters);

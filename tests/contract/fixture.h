@@ -130,6 +130,8 @@ void connect_nodes(struct node *a, struct node *b);
 struct wimm_engine_stats stats_of(struct node *n);
 /* Submissions that wait for room, which the API does not tell. */
 uint32_t blocked_submitters(struct node *n);
+/* Looks for room in vain, those of blocked submitters too. */
+uint64_t refused_submissions(struct node *n);
 /* Zeroed memory that lives until every engine of the case is closed. */
 void *case_memory(size_t bytes);
 /* The simulator's world of this case (struct sim_world), NULL with another provider. */
