@@ -5,6 +5,7 @@
 
 #include <ifaddrs.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Up, with a carrier, and an address of a family we speak. */
@@ -115,17 +116,18 @@ bool tcp_nic_by_name(const char *name, union tcp_sockaddr *out)
 static uint64_t link_speed(const char *name)
 {
 	char path[64 + IF_NAMESIZE];
-	long long mbit = 0;
+	char line[32];
+	long mbit = 0;
 	FILE *file;
 
 	(void)snprintf(path, sizeof(path), "/sys/class/net/%s/speed", name);
 	file = fopen(path, "re");
 	if (!file)
 		return 0;
-	if (fscanf(file, "%lld", &mbit) != 1 || mbit < 0)
-		mbit = 0; /* virtual interfaces say -1, or refuse the read */
+	if (fgets(line, sizeof(line), file))
+		mbit = strtol(line, NULL, 10);
 	(void)fclose(file);
-	return (uint64_t)mbit * 125000;
+	return mbit > 0 ? (uint64_t)mbit * 125000 : 0; /* virtual interfaces say -1, or nothing */
 }
 
 static bool same_host(const struct sockaddr *a, const union tcp_sockaddr *b)

@@ -24,9 +24,9 @@ uint32_t verbs_mtu_bytes(uint8_t mtu)
 
 uint8_t verbs_mtu_of_bytes(uint64_t bytes)
 {
-	for (uint8_t mtu = 1; mtu <= MTU_MAX; mtu++) {
-		if (verbs_mtu_bytes(mtu) == bytes)
-			return mtu;
+	for (unsigned int mtu = 1; mtu <= MTU_MAX; mtu++) {
+		if (verbs_mtu_bytes((uint8_t)mtu) == bytes)
+			return (uint8_t)mtu;
 	}
 	return 0;
 }

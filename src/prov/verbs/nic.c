@@ -94,7 +94,7 @@ static int numa_of(const char *device)
 	char line[32];
 
 	(void)snprintf(path, sizeof(path), "/sys/class/infiniband/%s/device/numa_node", device);
-	return read_line(path, line, sizeof(line)) ? atoi(line) : -1;
+	return read_line(path, line, sizeof(line)) ? (int)strtol(line, NULL, 10) : -1;
 }
 
 static uint64_t speed_of(const struct ibv_port_attr *p)
