@@ -21,12 +21,28 @@ fi
 
 # No input may make the library allocate more than a mebibyte, or keep it busy for seconds.
 limits=(-malloc_limit_mb=1 -rss_limit_mb=1024 -timeout=5 -max_len=4096)
+fuzz() { # fuzz NAME
+	if "$folder/tests/fuzz/fuzz_$1" -max_total_time="$seconds" "${limits[@]}" \
+		-artifact_prefix="$folder/found/$1-" -print_final_stats=1 \
+		"$folder/corpus/$1" > "$folder/found/$1.log" 2>&1; then
+		echo passed > "$folder/found/$1.end"
+	fi
+}
+
+# As many at a time as there are processors.
+rm -f "$folder"/found/*.end
+for name in "${targets[@]}"; do
+	while [ "$(jobs -rp | wc -l)" -ge "${JOBS:-$(nproc)}" ]; do
+		wait -n
+	done
+	fuzz "$name" &
+done
+wait
+
 failed=0
 for name in "${targets[@]}"; do
 	log=$folder/found/$name.log
-	if "$folder/tests/fuzz/fuzz_$name" -max_total_time="$seconds" "${limits[@]}" \
-		-artifact_prefix="$folder/found/$name-" -print_final_stats=1 \
-		"$folder/corpus/$name" > "$log" 2>&1; then
+	if [ -f "$folder/found/$name.end" ]; then
 		echo "PASS fuzz:$name"
 		grep -E 'number_of_executed_units' "$log" | sed "s/^/  $name: /"
 	else

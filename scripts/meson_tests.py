@@ -3,10 +3,13 @@
 """Run the tests of a Meson build folder and print one line a test case:
 "PASS program:case", "FAIL program:case" or "SKIP program:case: reason".
 
-A program that ends badly without having named a failed case is itself one failure. Arguments after
-the folder go to "meson test".
+A program that ends badly without having named a failed case is itself one failure. "--without
+PATTERN" leaves out tests whose name fits the pattern; other arguments after the folder go to "meson
+test".
 """
 
+import argparse
+import fnmatch
 import json
 import os
 import pathlib
@@ -63,14 +66,30 @@ def report(record):
     return failed or named
 
 
+def names_without(build, patterns):
+    """What "meson test" is to run, or nothing when that is everything."""
+    if not patterns:
+        return []
+    listed = subprocess.run(["meson", "test", "-C", str(build), "--no-rebuild", "--list"],
+                            check=True, capture_output=True, text=True).stdout.splitlines()
+    names = [line.split(" / ")[-1] for line in listed if " / " in line]
+    return [name for name in names
+            if not any(fnmatch.fnmatch(name, pattern) for pattern in patterns)]
+
+
 def main():
-    build = pathlib.Path(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("build", type=pathlib.Path)
+    parser.add_argument("--without", action="append", default=[], metavar="PATTERN")
+    args, rest = parser.parse_known_args()
+    build = args.build
     env = dict(os.environ)
     for key, value in SANITIZERS.items():
         env.setdefault(key, value)
     log = build / "meson-logs" / "testlog.json"
     log.unlink(missing_ok=True)
-    status = subprocess.run(["meson", "test", "-C", str(build), "--no-rebuild", *sys.argv[2:]],
+    status = subprocess.run(["meson", "test", "-C", str(build), "--no-rebuild", *rest,
+                             *names_without(build, args.without)],
                             env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if not log.exists():
         print(status.stdout)
