@@ -6,5 +6,6 @@
 int info_main(int argc, char **argv);
 int perf_main(int argc, char **argv);
 int kv_main(int argc, char **argv);
+int check_main(int argc, char **argv);
 
 #endif

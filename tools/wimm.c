@@ -19,6 +19,7 @@ static const struct {
 } commands[] = {
 	{ "info", info_main, "this machine: providers, NICs, limits, settings" },
 	{ "perf", perf_main, "measure and check write, paged, scatter, barrier, send" },
+	{ "check", check_main, "every pair of NICs of two sides: reached, bytes readable, slow" },
 	{ "kv", kv_main, "move the K/V cache of a model's shape" },
 };
 #define COMMAND_COUNT (sizeof(commands) / sizeof(commands[0]))

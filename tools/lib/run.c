@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/run.h"
 
+#include "lib/pair.h"
 #include "lib/util.h"
 
 #include <stdlib.h>
@@ -153,6 +154,8 @@ void run_target(struct channel *channel, const char *provider, const char *nics,
 
 		if (hello)
 			hear_hello(m, provider, &spec);
+		else if (m != NULL && strcmp(member_text(m, "do"), "check") == 0)
+			pair_serve(channel, m, provider, nics);
 		cJSON_Delete(m);
 		if (!hello)
 			break;
