@@ -5,6 +5,7 @@
  * On a provider that keeps no order it would show nothing; there prov.h asks more of a cancel. */
 #include "core/engine.h"
 #include "core/fence.h"
+#include "core/gpu.h"
 
 #include "base/alloc.h"
 
@@ -37,6 +38,7 @@ static void send_ack(struct worker *w, struct peer *p, uint32_t slot, uint32_t g
 {
 	struct wire_msg m = { .type = WIRE_REVOKE_ACK };
 
+	gpu_forget(w, p, slot, generation);
 	m.u.mr.region_slot = slot;
 	m.u.mr.generation = generation;
 	session_say(w, p, &m);

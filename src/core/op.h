@@ -76,6 +76,8 @@ struct leg {
 	uint8_t path_count; /* planned paths; 0: not planned yet */
 	uint8_t path_map[WIMM_MAX_NICS];
 	bool held; /* counts in remote_mr.refs */
+	bool gpu;     /* memory of GPUs at both ends: gpu.c */
+	bool as_list; /* all its pages are one request */
 	enum leg_state {
 		LEG_IDLE = 0,   /* not taken by a remote region yet */
 		LEG_WAITING,    /* in remote_mr.waiting */
@@ -91,6 +93,7 @@ struct op_paged {
 	uint64_t src_stride, dst_stride;
 	uint64_t page_len_bytes;
 	uint64_t index_bytes; /* charged to the engine's budget */
+	bool pinned;          /* where a GPU reads them */
 };
 
 #define OP_STATE_LIVE   1u

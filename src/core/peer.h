@@ -185,6 +185,7 @@ struct wimm_remote_mr {
 	uint32_t region_slot;
 	uint32_t region_generation;
 	uint32_t key_count;
+	bool gpu; /* memory of a GPU */
 	wimm_peer peer_id;
 	uint64_t key[WIMM_MAX_NICS];
 

@@ -2,6 +2,7 @@
 /* Writes on the worker: from a started operation to posted requests, and from completions back. */
 #include "core/engine.h"
 #include "core/fence.h"
+#include "core/gpu.h"
 #include "core/marks.h"
 #include "core/same_host.h"
 #include "core/shard.h"
@@ -153,12 +154,14 @@ static uint32_t post_elsewhere(struct worker *w, struct peer *p, struct leg *leg
 
 /* Post up to max requests of a leg; fewer when its paths are full. False: the leg failed, and its
  * operation may be gone. */
-static bool leg_post(struct worker *w, struct peer *p, struct leg *leg, uint32_t max,
-                     uint32_t *out_posted)
+__attribute__((noinline)) static bool leg_post(struct worker *w, struct peer *p, struct leg *leg,
+                                               uint32_t max, uint32_t *out_posted)
 {
 	uint32_t posted = 0;
 
 	*out_posted = 0;
+	if (__builtin_expect(leg->as_list, 0))
+		return gpu_list_post(w, p, leg, out_posted);
 	while (leg->next < leg->end && posted < max) {
 		uint32_t room = max - posted < 256 ? max - posted : 256;
 		uint32_t count;
@@ -200,14 +203,33 @@ static bool leg_finish(struct worker *w, struct leg *leg)
 	return true;
 }
 
+/* Why a leg has no path. Out of line, as it is rare. */
+__attribute__((noinline, cold)) static void no_path(struct worker *w, struct leg *leg)
+{
+	if (leg->op->src != NULL && (leg->op->src->device >= 0 || leg->dst->gpu))
+		post_fail_leg(w, leg, WIMM_E_UNSUPPORTED, gpu_why_not(leg));
+	else
+		post_fail_leg(w, leg, WIMM_E_NIC_LOST,
+		              "no path of this peer uses the pinned NIC");
+}
+
+static inline bool leg_plan(struct worker *w, struct peer *p, struct leg *leg)
+{
+	const struct wimm_mr *src = leg->op->src;
+
+	if (__builtin_expect(src != NULL && (src->device >= 0) | leg->dst->gpu, 0))
+		return gpu_leg_plan(w, leg);
+	return shard_plan(w, p, leg);
+}
+
 void post_leg_ready(struct worker *w, struct leg *leg, bool at_once)
 {
 	struct peer *p = leg->dst->peer;
 	uint32_t posted;
 
 	DASSERT(p->state == PEER_UP && leg->next == 0);
-	if (p->ending_step == 0 && leg->path_count == 0 && !shard_plan(w, p, leg)) {
-		post_fail_leg(w, leg, WIMM_E_NIC_LOST, "no path of this peer uses the pinned NIC");
+	if (p->ending_step == 0 && leg->path_count == 0 && !leg_plan(w, p, leg)) {
+		no_path(w, leg);
 		return;
 	}
 	leg->state = LEG_IDLE;

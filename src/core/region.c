@@ -87,6 +87,12 @@ static struct wimm_mr *mr_by_slot(struct wimm_engine *engine, uint32_t slot)
 	return atomic_load_explicit(&engine->regions.slot[slot], memory_order_acquire);
 }
 
+/* Memory of a GPU is registered where it is reached. */
+static bool takes(const struct worker *w, const struct wimm_mr *mr, uint32_t i)
+{
+	return mr->device < 0 || w->nic[i].caps.gpu_direct;
+}
+
 static wimm_status register_all(struct wimm_engine *engine, struct wimm_mr *mr, uint32_t generation)
 {
 	struct worker *w = &engine->worker;
@@ -96,14 +102,19 @@ static wimm_status register_all(struct wimm_engine *engine, struct wimm_mr *mr, 
 	                 ((mr->flags & WIMM_MR_STRICT_ORDER) != 0 ? PROV_REG_STRICT_ORDER : 0);
 
 	for (uint32_t i = 0; i < w->dev_count; i++) {
-		wimm_status st = w->nic[i].ops->reg(w->nic[i].dev, mr->addr, mr->len_bytes, flags,
-		                                    core_key, &mr->key[i], &error);
+		wimm_status st = WIMM_OK;
 
+		mr->key[i] = 0;
+		if (!takes(w, mr, i))
+			continue;
+		st = w->nic[i].ops->reg(w->nic[i].dev, mr->addr, mr->len_bytes, flags,
+		                       core_key, &mr->key[i], &error);
 		if (st == WIMM_OK)
 			continue;
 		error_text_set("NIC %" PRIu32 " of %" PRIu32 ": %s", i, w->nic_count, error.text);
 		while (i-- != 0)
-			w->nic[i].ops->dereg(w->nic[i].dev, mr->key[i]);
+			if (takes(w, mr, i))
+				w->nic[i].ops->dereg(w->nic[i].dev, mr->key[i]);
 		return st;
 	}
 	return WIMM_OK;
@@ -148,8 +159,11 @@ static wimm_status check_kind(const struct wimm_engine *engine, const void *addr
 		return st;
 	}
 	*out_device = is_cuda ? range.device : -1;
-	if (!is_cuda || engine->worker.nic[0].caps.gpu_direct)
+	if (!is_cuda)
 		return WIMM_OK;
+	for (uint32_t i = 0; i < engine->worker.dev_count; i++)
+		if (engine->worker.nic[i].caps.gpu_direct)
+			return WIMM_OK;
 	error_text_set("%p is memory of GPU %d, which provider %s does not reach", addr,
 	               range.device, engine->worker.prov->name);
 	return WIMM_E_UNSUPPORTED;
@@ -226,6 +240,7 @@ wimm_status wimm_mr_get_desc(const struct wimm_mr *mr, struct wimm_mr_desc *out)
 	/* Relaxed: visible with the state, which was just read. */
 	d.generation = atomic_load_explicit(&mr->generation, memory_order_relaxed);
 	memcpy(d.key, mr->key, sizeof(d.key));
+	d.kind = mr->device >= 0 ? WIRE_MEMORY_CUDA : WIRE_MEMORY_HOST;
 	return wire_desc_encode(&d, out);
 }
 
@@ -274,7 +289,8 @@ static void dereg_finish(struct worker *w, struct wimm_mr *mr)
 {
 	list_remove(&mr->link);
 	for (uint32_t i = 0; i < w->dev_count; i++)
-		w->nic[i].ops->dereg(w->nic[i].dev, mr->key[i]);
+		if (takes(w, mr, i))
+			w->nic[i].ops->dereg(w->nic[i].dev, mr->key[i]);
 	atomic_store_explicit(&mr->public_state, MR_FREE, memory_order_release);
 	atomic_fetch_sub_explicit(&w->engine->regions.live, 1, memory_order_relaxed);
 	if (mr->on_done.flag != NULL)

@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "mem/cuda_queue.h"
 #include "plat/clock.h"
 
 #include <inttypes.h>
@@ -74,7 +75,10 @@ static void indices_release(struct worker *w, struct op *op)
 {
 	if (op->paged.index_bytes != 0)
 		STAT_SUB_SHARED(w, index_bytes, op->paged.index_bytes);
-	mem_free(op->paged.indices);
+	if (op->paged.indices != NULL && op->paged.pinned)
+		cuda_host_free(op->paged.indices);
+	else
+		mem_free(op->paged.indices);
 	op->paged.index_bytes = 0;
 	op->paged.indices = NULL;
 }

@@ -2,6 +2,7 @@
 #include "core/shard.h"
 
 #include "base/assert.h"
+#include "core/gpu.h"
 #include "core/region.h"
 #include "core/same_host.h"
 #include "core/worker.h"
@@ -36,6 +37,26 @@ static uint64_t part_start(uint64_t len_bytes, uint32_t parts, uint32_t i)
 	return start < len_bytes ? start : len_bytes;
 }
 
+/* A list of pages is one request, so one path has it all. */
+static uint32_t pick_gpu_paths(const struct worker *w, struct peer *p, const struct leg *leg,
+                               uint8_t *map)
+{
+	const struct op *op = leg->op;
+	uint32_t n = 0;
+
+	for (uint32_t k = 0; k < p->path_count; k++) {
+		const struct path *path = &p->path[(p->next_path + k) % p->path_count];
+
+		if (path->state != PATH_UP || !gpu_path_fits(w, leg, path) ||
+		    ((op->flags & WIMM_PIN_NIC) != 0 && path->nic != op->nic_index))
+			continue;
+		map[n++] = (uint8_t)path->index;
+		if (leg->as_list)
+			break;
+	}
+	return n;
+}
+
 static uint32_t pick_paths(struct peer *p, const struct op *op, uint8_t *map)
 {
 	bool pinned = (op->flags & WIMM_PIN_NIC) != 0;
@@ -59,7 +80,9 @@ static uint32_t pick_paths(struct peer *p, const struct op *op, uint8_t *map)
 	return n;
 }
 
-static void plan_slice(struct worker *w, struct leg *leg, uint32_t paths)
+/* In line: every write comes through here. */
+__attribute__((always_inline)) static inline void plan_slice(struct worker *w, struct leg *leg,
+                                                             uint32_t paths)
 {
 	const struct op *op = leg->op;
 	uint64_t max = w->max_write_bytes;
@@ -129,13 +152,32 @@ bool shard_plan(struct worker *w, struct peer *p, struct leg *leg)
 	return true;
 }
 
+bool shard_plan_gpu(struct worker *w, struct peer *p, struct leg *leg)
+{
+	uint32_t paths = pick_gpu_paths(w, p, leg, leg->path_map);
+
+	if (paths == 0)
+		return false;
+	leg->parts = 1;
+	if (leg->as_list)
+		leg->path_count = 1;
+	else
+		plan_slice(w, leg, paths);
+	if ((leg->op->flags & WIMM_IMM) == 0)
+		leg->parts = 1;
+	if (leg->parts > 1)
+		leg->op_seq = ++p->op_seq;
+	p->next_path = leg->path_map[leg->path_count - 1];
+	return true;
+}
+
 /* Requests that share one immediate stay where they were planned: on an ordered path the last one
  * counts for all before it. */
 bool shard_any_path(const struct leg *leg)
 {
 	const struct op *op = leg->op;
 
-	if ((op->flags & WIMM_PIN_NIC) != 0)
+	if ((op->flags & WIMM_PIN_NIC) != 0 || leg->gpu)
 		return false;
 	if ((op->flags & WIMM_IMM) == 0)
 		return true;

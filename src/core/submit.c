@@ -7,6 +7,7 @@
 #include "core/recv.h"
 
 #include "base/alloc.h"
+#include "mem/cuda_queue.h"
 #include "plat/clock.h"
 
 #include <inttypes.h>
@@ -346,7 +347,9 @@ static wimm_status copy_pages(struct op *op, const struct wimm_paged_writes *wr,
 	uint64_t bytes = 2 * count * sizeof(uint32_t);
 	wimm_status st;
 
-	op->paged.indices = mem_alloc(bytes);
+	/* A GPU reads the copy itself. */
+	op->paged.pinned = wr->src->device >= 0;
+	op->paged.indices = op->paged.pinned ? cuda_host_alloc(bytes) : mem_alloc(bytes);
 	if (op->paged.indices == NULL)
 		return WIMM_E_NOMEM;
 	memcpy(op->paged.indices, wr->src_pages.indices, bytes / 2);

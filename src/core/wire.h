@@ -18,6 +18,8 @@
 #define WIRE_AUTH_BYTES 32
 #define WIRE_AUTH_BLAKE2B 1
 #define WIRE_ADDR_MINOR 0 /* of addresses and descriptors */
+#define WIRE_MEMORY_HOST 0
+#define WIRE_MEMORY_CUDA 1
 #define WIRE_MINOR_FENCE 1 /* knows FENCE and FENCE_ACK */
 #define WIRE_MINOR_PATH 4  /* knows PATH_OPEN to ALIVE */
 
@@ -35,6 +37,7 @@ struct wire_desc {              /* behind wimm_mr_desc */
 	uint32_t region_slot;
 	uint32_t generation;         /* never 0 */
 	uint64_t key[WIMM_MAX_NICS]; /* one for each NIC of the owner */
+	uint8_t kind;                /* WIRE_MEMORY_*; what is not sent is the host's */
 };
 
 /* encode: OK, or E_INVAL for a value that may not be sent. decode: OK, E_PARSE, or E_VERSION, and

@@ -163,10 +163,13 @@ wimm_status wire_addr_decode(const struct wimm_net_addr *in, struct wire_addr *o
 
 /* --- descriptors --- */
 
+#define CUDA_TAG 0x41445543u /* "CUDA" behind what every descriptor has: memory of a GPU */
+
 static bool desc_valid(const struct wire_desc *d)
 {
 	return !wire_instance_is_zero(d->owner.instance) && d->len_bytes != 0 &&
-	       d->base <= UINT64_MAX - d->len_bytes && d->generation != 0;
+	       d->base <= UINT64_MAX - d->len_bytes && d->generation != 0 &&
+	       d->kind <= WIRE_MEMORY_CUDA;
 }
 
 wimm_status wire_desc_encode(const struct wire_desc *d, struct wimm_mr_desc *out)
@@ -184,6 +187,8 @@ wimm_status wire_desc_encode(const struct wire_desc *d, struct wimm_mr_desc *out
 	bw_u32(&w, d->generation);
 	for (uint32_t i = 0; i < d->owner.nic_count; i++)
 		bw_u64(&w, d->key[i]);
+	if (d->kind == WIRE_MEMORY_CUDA)
+		bw_u32(&w, CUDA_TAG);
 	if (w.bad)
 		return WIMM_E_INVAL;
 	made.len_bytes = (uint32_t)bw_len(&w);
@@ -211,6 +216,8 @@ wimm_status wire_desc_decode(const struct wimm_mr_desc *in, struct wire_desc *ou
 	d.generation = br_u32(&r);
 	for (uint32_t i = 0; i < d.owner.nic_count; i++)
 		d.key[i] = br_u64(&r);
+	if (br_left(&r) >= sizeof(uint32_t) && br_u32(&r) == CUDA_TAG)
+		d.kind = WIRE_MEMORY_CUDA;
 	if (r.bad || !desc_valid(&d))
 		return WIMM_E_PARSE;
 	*out = d;

@@ -46,6 +46,31 @@ void mem_cuda_leave(const struct cuda_lib *lib)
 	(void)lib->ctx_pop(&ctx);
 }
 
+uint64_t mem_cuda_pci(int device)
+{
+	const struct cuda_lib *lib = cuda_lib_used();
+	int domain = 0, bus = 0, slot = 0;
+
+	if (!lib || lib->device_attribute(&domain, CU_DEV_PCI_DOMAIN, device) != CU_OK ||
+	    lib->device_attribute(&bus, CU_DEV_PCI_BUS, device) != CU_OK ||
+	    lib->device_attribute(&slot, CU_DEV_PCI_DEVICE, device) != CU_OK)
+		return UINT64_MAX;
+	return (uint64_t)(uint32_t)domain << 32 | (uint64_t)(uint16_t)bus << 16 | (uint16_t)slot;
+}
+
+int mem_cuda_device_at(uint64_t pci)
+{
+	const struct cuda_lib *lib = cuda_lib_used();
+	int count = 0;
+
+	if (!lib || lib->device_count(&count) != CU_OK)
+		return -1;
+	for (int i = 0; i < count; i++)
+		if (mem_cuda_pci(i) == pci)
+			return i;
+	return -1;
+}
+
 int mem_cuda_active_device(void)
 {
 	const struct cuda_lib *lib = cuda_lib_used();
@@ -113,32 +138,24 @@ static bool holder_of(const struct cuda_lib *lib, uint64_t addr, bool vmm, uint6
 	return true;
 }
 
-wimm_status mem_cuda_describe(const void *addr, uint64_t len_bytes, bool *out_is_cuda,
-                              struct mem_cuda_range *out, char *text, size_t text_bytes)
+/* Inside the device's context. Mappings that follow one another, as PyTorch's expandable segments
+ * have them, make one range. */
+static wimm_status measure(const struct cuda_lib *lib, uint64_t at, uint64_t len_bytes,
+                           struct mem_cuda_range *r, char *text, size_t text_bytes)
 {
-	const struct cuda_lib *lib = cuda_lib_used();
-	uint64_t at = (uint64_t)(uintptr_t)addr;
 	uint64_t end = at + len_bytes;
-	struct mem_cuda_range r = { 0 };
-	uint32_t device = 0;
 
-	*out_is_cuda = false;
-	if (!lib || !is_device_memory(lib, at))
-		return WIMM_OK;
-	r.vmm = is_vmm(lib, at);
-	if (!attribute_u32(lib, CU_PTR_DEVICE, at, &device) ||
-	    !holder_of(lib, at, r.vmm, &r.base, &r.base_bytes)) {
-		(void)snprintf(text, text_bytes, "cuda: the driver does not know the allocation at "
-		               "%#" PRIx64, at);
+	r->vmm = is_vmm(lib, at);
+	if (!holder_of(lib, at, r->vmm, &r->base, &r->base_bytes)) {
+		(void)snprintf(text, text_bytes,
+		               "cuda: the driver does not know the allocation at %#" PRIx64, at);
 		return WIMM_E_INVAL;
 	}
-	r.device = (int)device;
-	r.whole = end <= r.base + r.base_bytes;
-	/* Mappings that follow one another, as expandable segments of PyTorch have them. */
-	for (uint64_t next = r.base + r.base_bytes; next < end;) {
+	r->whole = end <= r->base + r->base_bytes;
+	for (uint64_t next = r->base + r->base_bytes; next < end;) {
 		uint64_t base, bytes;
 
-		if (!r.vmm || !is_device_memory(lib, next) ||
+		if (!r->vmm || !is_device_memory(lib, next) ||
 		    !holder_of(lib, next, true, &base, &bytes)) {
 			(void)snprintf(text, text_bytes,
 			               "cuda: %" PRIu64 " bytes at %#" PRIx64 " pass the end of "
@@ -148,6 +165,31 @@ wimm_status mem_cuda_describe(const void *addr, uint64_t len_bytes, bool *out_is
 		}
 		next = base + bytes;
 	}
+	return WIMM_OK;
+}
+
+wimm_status mem_cuda_describe(const void *addr, uint64_t len_bytes, bool *out_is_cuda,
+                              struct mem_cuda_range *out, char *text, size_t text_bytes)
+{
+	const struct cuda_lib *lib = cuda_lib_used();
+	uint64_t at = (uint64_t)(uintptr_t)addr;
+	struct mem_cuda_range r = { 0 };
+	uint32_t device = 0;
+	wimm_status st;
+
+	*out_is_cuda = false;
+	if (!lib || !is_device_memory(lib, at))
+		return WIMM_OK;
+	if (!attribute_u32(lib, CU_PTR_DEVICE, at, &device) ||
+	    mem_cuda_enter((int)device, &lib) != WIMM_OK) {
+		(void)snprintf(text, text_bytes, "cuda: no context of the GPU that has %p", addr);
+		return WIMM_E_UNSUPPORTED;
+	}
+	r.device = (int)device;
+	st = measure(lib, at, len_bytes, &r, text, text_bytes);
+	mem_cuda_leave(lib);
+	if (st != WIMM_OK)
+		return st;
 	*out = r;
 	*out_is_cuda = true;
 	return WIMM_OK;
@@ -226,7 +268,7 @@ wimm_status mem_cuda_export(const void *addr, uint64_t len_bytes, struct mem_cud
 	if (st != WIMM_OK)
 		return st;
 	e.vmm = range.vmm;
-	e.device = range.device;
+	e.pci = mem_cuda_pci(range.device);
 	e.offset = (uint64_t)(uintptr_t)addr - range.base;
 	e.bytes = range.base_bytes;
 	if (range.vmm) {
@@ -248,7 +290,7 @@ wimm_status mem_cuda_export(const void *addr, uint64_t len_bytes, struct mem_cud
 static cu_result import_vmm(const struct cuda_lib *lib, const struct mem_cuda_export *given,
                             struct mem_cuda_map *map)
 {
-	struct cu_access access = { { CU_LOCATION_DEVICE, given->device }, CU_ACCESS_READ_WRITE };
+	struct cu_access access = { { CU_LOCATION_DEVICE, map->device }, CU_ACCESS_READ_WRITE };
 	cu_result code = lib->vmm_import(&map->handle, (void *)(intptr_t)given->fd,
 	                                 CU_HANDLE_POSIX_FD);
 
@@ -275,16 +317,17 @@ wimm_status mem_cuda_import(const struct mem_cuda_export *given, struct mem_cuda
                             char *text, size_t text_bytes)
 {
 	struct mem_cuda_map map = { .vmm = given->vmm,
-		                    .device = given->device,
+		                    .device = mem_cuda_device_at(given->pci),
 		                    .bytes = given->bytes };
 	const struct cuda_lib *lib;
-	wimm_status st = mem_cuda_enter(given->device, &lib);
+	wimm_status st = mem_cuda_enter(map.device, &lib);
 	cu_ptr base = 0;
 	size_t bytes = 0;
 	cu_result code;
 
 	if (st != WIMM_OK) {
-		(void)snprintf(text, text_bytes, "cuda: device %d is not here", given->device);
+		(void)snprintf(text, text_bytes, "cuda: the GPU at PCI %" PRIx64 " is not here",
+		               given->pci);
 		return st;
 	}
 	if (given->vmm) {

@@ -32,6 +32,9 @@ WIMM_MUST_CHECK wimm_status mem_cuda_describe(const void *addr, uint64_t len_byt
  * Returns OK, E_UNSUPPORTED (no driver in use, or no such device). */
 WIMM_MUST_CHECK wimm_status mem_cuda_enter(int device, const struct cuda_lib **out_lib);
 void mem_cuda_leave(const struct cuda_lib *lib);
+/* Where a device sits, and back; -1: not visible to this process. */
+uint64_t mem_cuda_pci(int device);
+int mem_cuda_device_at(uint64_t pci);
 /* A device whose primary context this process uses; -1: none. */
 int mem_cuda_active_device(void);
 
@@ -44,7 +47,7 @@ WIMM_MUST_CHECK wimm_status mem_cuda_dmabuf(const void *addr, uint64_t len_bytes
 /* What another process needs to map a range: a handle, or (vmm) a descriptor of the caller's. */
 struct mem_cuda_export {
 	bool vmm;
-	int device;
+	uint64_t pci; /* which GPU; devices are numbered by each process for itself */
 	struct cu_ipc_handle handle;
 	int fd;          /* -1: none */
 	uint64_t offset; /* of the range */

@@ -282,6 +282,11 @@ wimm_status cuda_queue_end(struct cuda_queue *q, uint64_t *out_ticket)
 	return st;
 }
 
+void cuda_queue_end_empty(struct cuda_queue *q)
+{
+	q->batch = false;
+}
+
 bool cuda_queue_done(const struct cuda_queue *q, uint64_t ticket)
 {
 	/* Acquire, with the card's write, which comes after the bytes that it stands for. */

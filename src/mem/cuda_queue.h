@@ -40,6 +40,8 @@ WIMM_MUST_CHECK wimm_status cuda_queue_pages(struct cuda_queue *q, const struct 
 /* Ask for several as one: between these two calls copies have no tickets of their own. */
 void cuda_queue_begin(struct cuda_queue *q);
 WIMM_MUST_CHECK wimm_status cuda_queue_end(struct cuda_queue *q, uint64_t *out_ticket);
+/* Instead, where nothing was asked for. */
+void cuda_queue_end_empty(struct cuda_queue *q);
 
 /* Whether that one, and with it all before it, has ended: then the bytes are there, for any reader
  * of this process and for work of the card that is launched from now on. */

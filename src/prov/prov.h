@@ -31,7 +31,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PROV_ABI 1
+#define PROV_ABI 2
 #define PROV_ADDR_MAX_BYTES 48   /* one NIC's address */
 #define PROV_OFFER_BYTES 64      /* what one side tells the other about its end of a path */
 #define PROV_TEXT_BYTES 256
@@ -57,7 +57,8 @@ struct prov_caps {
 	bool ordered;                /* writes of one path land, and are reported, in post order */
 	bool identifies_source;      /* an immediate's path is known */
 	bool needs_empty_target;     /* zero-length writes need a valid target key too */
-	bool gpu_direct;
+	bool gpu_direct;             /* regions may be memory of a GPU, and writes between two such
+				      * go straight; has post_pages() and forget() */
 	bool leaves_machine;         /* peers may be on any machine: those of this one may be
 				      * reached by prov_same_host(), too */
 	bool can_cancel;             /* cancel() works on single requests */
@@ -112,6 +113,20 @@ struct prov_wr {
 	uint32_t imm;
 	uint32_t flags;
 	uint32_t reserved;
+};
+
+/* A list of pages as one request, all between memory of GPUs. wr.src and wr.remote_addr are where
+ * index 0 lies, wr.len_bytes is a page's length. The index arrays lie in memory that the GPU reads,
+ * and stay until PROV_DONE. It comes back as PROV_DONE with count `units`, and counts as many
+ * immediates if it carries one. */
+struct prov_pages {
+	struct prov_wr wr;
+	uint32_t units;              /* 1.. */
+	const uint32_t *src_index;
+	const uint32_t *dst_index;
+	uint64_t count;              /* 1.. */
+	uint64_t src_stride;
+	uint64_t dst_stride;
 };
 
 enum prov_cqe_kind {
@@ -201,6 +216,10 @@ struct prov_ops {
 	void (*path_close)(struct prov_path *path);
 	/* Queue writes; takes 0..n, in order. */
 	uint32_t (*post)(struct prov_path *path, const struct prov_wr *wr, uint32_t n);
+	/* With caps.gpu_direct: queue a list of pages; takes 0 or 1. */
+	uint32_t (*post_pages)(struct prov_path *path, const struct prov_pages *pages);
+	/* With caps.gpu_direct: the remote region has ended; keep nothing of it. */
+	void (*forget)(struct prov_path *path, uint64_t remote_key);
 	/* Take back what has this token: requests not yet started are dropped; of one half sent the
 	 * rest is sent from a private copy. Each comes back as PROV_DONE with E_CANCELLED soon,
 	 * without waiting for the peer. That rest is acknowledged before any later request of the
@@ -217,6 +236,10 @@ struct prov_ops {
 	int (*fd)(const struct prov_dev *dev);
 	bool (*arm)(struct prov_dev *dev); /* false: there is something to do already */
 };
+
+/* regions.c: what providers without caps.gpu_direct have in the two entries. */
+uint32_t prov_post_pages_none(struct prov_path *path, const struct prov_pages *pages);
+void prov_forget_none(struct prov_path *path, uint64_t remote_key);
 
 /* registry.c: the providers of this build, by name. NULL: none of that name. */
 const struct prov_ops *prov_find(const char *name);

@@ -139,3 +139,16 @@ void prov_regions_explain(const struct prov_regions *r, uint64_t key, uint64_t a
 		               slot->len_bytes);
 	}
 }
+
+uint32_t prov_post_pages_none(struct prov_path *path, const struct prov_pages *pages)
+{
+	(void)path;
+	(void)pages;
+	return 0;
+}
+
+void prov_forget_none(struct prov_path *path, uint64_t remote_key)
+{
+	(void)path;
+	(void)remote_key;
+}

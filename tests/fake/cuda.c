@@ -282,6 +282,8 @@ EXPORT int cuMemGetAddressRange_v2(uint64_t *base, size_t *bytes, uint64_t ptr)
 {
 	struct range *r;
 
+	if (ctx_depth == 0)
+		return INVALID_CONTEXT; /* as the real one */
 	pthread_mutex_lock(&lock);
 	r = range_of(ptr);
 	if (r) {

@@ -72,24 +72,33 @@ extern "C" __global__ void check(const uint8_t *at_, uint64_t n, uint64_t seed, 
 	}
 }
 
-/* Wait for the flag to reach `value`, then count the words that do not carry `value`: what a
- * consumer sees that is released by an immediate. */
-extern "C" __global__ void consume(volatile uint64_t *flag, uint64_t value,
-                                   const volatile uint64_t *words, uint32_t n,
-                                   unsigned long long *wrong)
+/* What a consumer sees that immediates release: for each value from 1 to rounds, wait until *flag
+ * has it, count the words that do not carry it, and let the next be written by setting *next. Block
+ * i of `blocks` holds the words of values that are i modulo blocks. */
+extern "C" __global__ void consume(volatile uint64_t *flag, uint64_t rounds,
+                                   const volatile uint64_t *words, uint32_t n, uint32_t blocks,
+                                   volatile uint64_t *next, unsigned long long *wrong)
 {
-	if (threadIdx.x == 0)
-		while (*flag < value)
-			;
-	__syncthreads();
-	__threadfence_system();
-	for (uint32_t i = threadIdx.x; i < n; i += blockDim.x)
-		if (words[i] != value)
-			atomicAdd(wrong, 1ull);
+	for (uint64_t value = 1; value <= rounds; value++) {
+		const volatile uint64_t *at = words + value % blocks * n;
+
+		if (threadIdx.x == 0)
+			while (*flag < value)
+				;
+		__syncthreads();
+		__threadfence_system();
+		for (uint32_t i = threadIdx.x; i < n; i += blockDim.x)
+			if (at[i] != value)
+				atomicAdd(wrong, 1ull);
+		__syncthreads();
+		if (threadIdx.x == 0)
+			*next = value;
+	}
 }
 
-extern "C" __global__ void set_words(volatile uint64_t *words, uint32_t n, uint64_t value)
+/* Words of block b carry first + b. */
+extern "C" __global__ void number_blocks(volatile uint64_t *words, uint32_t n, uint64_t first)
 {
 	for (uint32_t i = threadIdx.x; i < n; i += blockDim.x)
-		words[i] = value;
+		words[(uint64_t)blockIdx.x * n + i] = first + blockIdx.x;
 }

@@ -9,6 +9,7 @@
 #include "prov/host/conn.h"
 #include "prov/host/ctl.h"
 #include "prov/host/foreign.h"
+#include "prov/host/gpu.h"
 #include "prov/host/path.h"
 
 #include <errno.h>
@@ -261,11 +262,12 @@ static void fill_note(const struct host_dev *dev, struct prov_caps *caps)
 	host_foreign_outlook(caps->note + at, sizeof(caps->note) - at);
 }
 
-static void fill_caps(struct prov_caps *caps)
+static void fill_caps(struct prov_caps *caps, bool gpu)
 {
 	*caps = (struct prov_caps){
 		.ordered = true,
 		.identifies_source = true,
+		.gpu_direct = gpu,
 		.can_cancel = true,
 		.wait_fd = true,
 		.max_ctl_bytes = HOST_CTL_MAX_BYTES,
@@ -358,7 +360,7 @@ wimm_status host_op_open(const struct prov_args *args, struct prov_caps *caps,
 	st = host_listen(dev, error);
 	if (st != WIMM_OK)
 		goto undo_epoll;
-	fill_caps(caps);
+	fill_caps(caps, dev->way == HOST_WAY_AUTO);
 	fill_note(dev, caps);
 	*out = (struct prov_dev *)dev;
 	return WIMM_OK;
@@ -392,6 +394,7 @@ static void release_shared(struct host_dev *dev)
 			mem_shared_put(dev->shared[i]);
 	}
 	mem_free((void *)dev->shared);
+	host_gpu_regs_fini(dev);
 }
 
 void host_op_close(struct prov_dev *dev_)

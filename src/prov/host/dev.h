@@ -69,6 +69,8 @@ struct host_dev {
 	/* Shared; see prov/regions.h. */
 	struct prov_regions regions;
 	struct mem_shared **shared; /* by slot; of regions in memory that can be given away */
+	/* By slot, the GPU whose memory a region is, plus 1. NULL: there has been none. */
+	_Atomic(uint8_t *) gpu;
 	/* Owned by the worker. */
 	_Alignas(64) uint64_t now_ns; /* of the last poll */
 	uint64_t next_timer_ns;       /* no timer is due earlier */
@@ -85,6 +87,13 @@ struct host_dev {
 	bool accept_paused; /* out of descriptors or memory; said once */
 	struct host_obj listener;
 };
+
+/* Whether any region may be memory of a GPU. */
+static inline bool host_gpu_any(const struct host_dev *dev)
+{
+	/* [L] with [K] in host_gpu_reg(). */
+	return atomic_load_explicit(&dev->gpu, memory_order_acquire) != NULL;
+}
 
 void host_fail_set(struct host_fail *f, wimm_status status, int vendor_code, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));

@@ -5,11 +5,13 @@
 #include "base/log.h"
 #include "mem/memfd.h"
 #include "plat/rand.h"
+#include "prov/host/gpu.h"
 #include "prov/host/path.h"
 
 #include <endian.h>
 #include <string.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 /* More keys than this at once are forgotten together: answers for regions long gone pile up. */
 enum { MAPS_MAX = 4096 };
@@ -29,6 +31,8 @@ static void map_free(struct host_map *map)
 {
 	if (map->map)
 		memfd_unmap(map->map, map->map_bytes);
+	if (map->imported)
+		mem_cuda_unmap(&map->cuda);
 	mem_free(map);
 }
 
@@ -38,6 +42,7 @@ void host_maps_flush(struct host_maps *maps)
 	uint64_t value;
 	uint64_t key;
 
+	host_gpu_drain(LIST_ENTRY(maps, struct host_path, maps)); /* it may be writing there */
 	while (hash_next(&maps->by_key, &cursor, &key, &value))
 		map_free((struct host_map *)(uintptr_t)value);
 	hash_fini(&maps->by_key);
@@ -91,14 +96,72 @@ struct host_map *host_maps_find(struct host_path *path, uint64_t key, uint64_t a
 	return map;
 }
 
+struct host_map *host_maps_find_gpu(struct host_path *path, uint64_t key, uint64_t addr,
+                                    uint64_t len_bytes, bool *out_refused)
+{
+	struct host_map *map = host_maps_find(path, key, addr, len_bytes);
+
+	*out_refused = false;
+	if (map && map->kind == HOST_GIVE_CUDA)
+		return map;
+	map = hash_find_ptr(&path->maps.by_key, key);
+	*out_refused = map && map->answered;
+	return NULL;
+}
+
+void host_maps_forget(struct host_path *path, uint64_t key)
+{
+	struct host_maps *maps = &path->maps;
+	struct host_map *map = hash_find_ptr(&maps->by_key, key);
+
+	if (!map || map->kind != HOST_GIVE_CUDA)
+		return;
+	host_gpu_drain(path);
+	if (maps->last == map)
+		maps->last = NULL;
+	hash_remove(&maps->by_key, key);
+	map_free(map);
+}
+
+/* Memory of a GPU. False: malformed. */
+static bool map_cuda(struct host_path *path, const struct host_given *given, int fd,
+                     struct host_map *map)
+{
+	struct mem_cuda_export e = { .vmm = given->vmm, .fd = fd, .pci = given->pci,
+		                     .offset = given->offset, .bytes = given->file_bytes };
+	char text[MEM_CUDA_TEXT_BYTES];
+
+	if (given->offset > given->file_bytes ||
+	    given->len_bytes > given->file_bytes - given->offset || (given->vmm && fd < 0))
+		return false;
+	if (path->peer_pid == getpid()) { /* another engine of this process */
+		map->base = (uint8_t *)(uintptr_t)given->addr;
+		map->kind = HOST_GIVE_CUDA;
+		return true;
+	}
+	memcpy(e.handle.bytes, given->handle, sizeof(e.handle.bytes));
+	if (mem_cuda_import(&e, &map->cuda, text, sizeof(text)) != WIMM_OK) {
+		LOG_WARN("host: memory of a GPU of process %d: %s", (int)path->peer_pid, text);
+		return true;
+	}
+	map->imported = true;
+	map->base = (uint8_t *)(uintptr_t)(map->cuda.base + given->offset);
+	map->kind = HOST_GIVE_CUDA;
+	return true;
+}
+
 bool host_maps_given(struct host_path *path, const struct host_given *given, int fd)
 {
 	struct host_maps *maps = &path->maps;
 	struct host_map *map = hash_find_ptr(&maps->by_key, given->key);
 	uint64_t gate = atomic_load_explicit(&path->tx.lane->gate, memory_order_seq_cst);
 
-	if (!map || map->kind != HOST_GIVE_NOTHING || given->kind == HOST_GIVE_NOTHING)
-		return true; /* forgotten meanwhile, or nothing */
+	if (!map || map->kind != HOST_GIVE_NOTHING)
+		return true; /* forgotten meanwhile */
+	host_obj_ready(&path->obj); /* who waits for it */
+	map->answered = true;
+	if (given->kind == HOST_GIVE_NOTHING)
+		return true;
 	if (given->gate != gate) {
 		host_maps_flush(maps); /* taken back already: ask anew */
 		return true;
@@ -130,6 +193,8 @@ bool host_maps_given(struct host_path *path, const struct host_given *given, int
 	}
 	map->addr = given->addr;
 	map->len_bytes = given->len_bytes;
+	if (given->kind == HOST_GIVE_CUDA)
+		return map_cuda(path, given, fd, map);
 	map->kind = given->kind;
 	return true;
 }

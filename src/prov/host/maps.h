@@ -6,6 +6,7 @@
  * by the worker. */
 
 #include "base/hash.h"
+#include "mem/cuda.h"
 #include "prov/host/ring.h"
 #include "prov/host/share.h"
 
@@ -14,9 +15,12 @@ struct host_map {
 	uint64_t addr; /* of the region, in its owner */
 	uint64_t len_bytes;
 	uint8_t kind;  /* enum host_give; NOTHING also while the answer is under way */
-	uint8_t *base; /* MEMFD: the region's first byte here */
+	bool answered; /* by the peer */
+	uint8_t *base; /* MEMFD, CUDA: the region's first byte here */
 	void *map;
 	size_t map_bytes;
+	bool imported; /* CUDA: `cuda` is what was mapped */
+	struct mem_cuda_map cuda;
 };
 
 struct host_maps {
@@ -33,6 +37,11 @@ void host_maps_flush(struct host_maps *maps);
 /* A map that holds the range; NULL: none, and if the peer was not asked for the region, it is. */
 struct host_map *host_maps_find(struct host_path *path, uint64_t key, uint64_t addr,
                                 uint64_t len_bytes);
+/* The same for memory of a GPU. *out_refused: there is none, and will be none. */
+struct host_map *host_maps_find_gpu(struct host_path *path, uint64_t key, uint64_t addr,
+                                    uint64_t len_bytes, bool *out_refused);
+/* A region has ended: unmap it. */
+void host_maps_forget(struct host_path *path, uint64_t key);
 /* The peer's answer; fd is the caller's. False: it is malformed. */
 WIMM_MUST_CHECK bool host_maps_given(struct host_path *path, const struct host_given *given,
                                      int fd);

@@ -5,6 +5,7 @@
 #include "prov/host/addr.h"
 #include "prov/host/ctl.h"
 #include "prov/host/dev.h"
+#include "prov/host/gpu.h"
 #include "prov/host/path.h"
 #include "prov/host/share.h"
 
@@ -35,7 +36,13 @@ static wimm_status op_reg(struct prov_dev *dev_, void *addr, uint64_t len_bytes,
 	bool remote = (flags & PROV_REG_REMOTE) != 0;
 	wimm_status st;
 
+	*error = (struct prov_error){ 0 };
 	/* Before the key is there: who sees the key sees this too. */
+	if (slot) {
+		st = host_gpu_reg(dev, addr, len_bytes, core_key, error);
+		if (st != WIMM_OK)
+			return st;
+	}
 	if (slot)
 		*slot = remote ? mem_shared_get(addr, len_bytes) : NULL;
 	st = prov_regions_add(&dev->regions, addr, len_bytes, remote, core_key);
@@ -47,7 +54,8 @@ static wimm_status op_reg(struct prov_dev *dev_, void *addr, uint64_t len_bytes,
 		mem_shared_put(*slot);
 		*slot = NULL;
 	}
-	*error = (struct prov_error){ 0 };
+	if (slot)
+		host_gpu_dereg(dev, core_key);
 	(void)snprintf(
 		error->text, sizeof(error->text),
 		"host: cannot register %" PRIu64 " bytes as region %" PRIu32 " of %" PRIu32 ": %s",
@@ -67,6 +75,7 @@ static void op_dereg(struct prov_dev *dev_, uint64_t key)
 	shared = dev->shared[index];
 	prov_regions_remove(&dev->regions, key);
 	host_share_revoke(dev, key, shared);
+	host_gpu_dereg(dev, key);
 	dev->shared[index] = NULL;
 	if (shared)
 		mem_shared_put(shared);
@@ -91,6 +100,8 @@ const struct prov_ops prov_host_ops = {
 	.path_connect = host_op_path_connect,
 	.path_close = host_op_path_close,
 	.post = host_op_post,
+	.post_pages = host_op_post_pages,
+	.forget = host_op_forget,
 	.cancel = host_op_cancel,
 	.poll = host_op_poll,
 	.next_ns = host_op_next_ns,

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "plat/clock.h"
 #include "plat/rand.h"
+#include "prov/host/gpu.h"
 
 #include <endian.h>
 #include <string.h>
@@ -28,6 +29,7 @@ void host_path_free(struct host_obj *obj)
 	struct host_path *path = LIST_ENTRY(obj, struct host_path, obj);
 
 	host_maps_fini(&path->maps);
+	host_gpu_fini(path);
 	host_join_fini(path);
 	mem_free(path->tx.ring);
 	mem_free(path);

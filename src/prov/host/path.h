@@ -27,6 +27,7 @@ enum host_req_by {
 	HOST_BY_OFFER,
 	HOST_BY_COPY,  /* into the peer's memory, mapped here */
 	HOST_BY_STORE, /* into the peer's memory, by the kernel */
+	HOST_BY_GPU,   /* into the peer's memory of a GPU, by a card: gpu.h */
 };
 
 enum host_req_cancel {
@@ -131,6 +132,7 @@ struct host_path {
 	pid_t peer_pid;         /* fixed once joined, as is: */
 	int pidfd;              /* readable when the peer's process is gone; -1: none */
 	struct host_maps maps;
+	struct host_gpu *gpu; /* NULL until it has to do with memory of a GPU */
 	struct host_ways ways;
 	struct host_probe probe;
 	char ways_text[224];
@@ -174,6 +176,8 @@ static inline struct host_req *host_tx_req(struct host_tx *tx, uint32_t pos)
 	return &tx->ring[pos & (HOST_POST_DEPTH - 1)];
 }
 
+/* A request that lies at the tail is queued. */
+void host_tx_queue(struct host_path *path, struct host_req *req);
 /* Whether a request travels this way; decides it if nobody has. */
 bool host_tx_by(struct host_path *path, struct host_req *req, enum host_req_by by);
 /* Length of the piece of the request at `send` that one entry stands for. */

@@ -3,6 +3,7 @@
 
 #include "base/assert.h"
 #include "prov/host/foreign.h"
+#include "prov/host/gpu.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -22,13 +23,16 @@ bool host_rx_report(struct host_path *path, struct host_emit *emit)
 	for (; rx->told < rx->done; rx->told++) {
 		const struct host_entry *e = &rx->entry[rx->told];
 		struct prov_cqe *cqe;
+		uint32_t count = 1;
 
 		if (!(e->flags & (HOST_ENTRY_IMM | HOST_ENTRY_PART)))
 			continue;
 		if (e->flags & HOST_ENTRY_IMM) {
+			if (e->kind == HOST_ENTRY_PLACED && e->parts > 1)
+				count = e->parts;
 			cqe = host_emit_last(emit, PROV_IMM, path->context);
-			if (cqe && cqe->imm == e->imm) {
-				cqe->count++;
+			if (cqe && cqe->imm == e->imm && cqe->count <= UINT32_MAX - count) {
+				cqe->count += count;
 				continue;
 			}
 		}
@@ -36,7 +40,7 @@ bool host_rx_report(struct host_path *path, struct host_emit *emit)
 			return false;
 		cqe = host_emit_next(emit, e->flags & HOST_ENTRY_IMM ? PROV_IMM : PROV_PART,
 		                     path->context);
-		cqe->count = 1;
+		cqe->count = count;
 		cqe->imm = e->imm;
 		if (e->flags & HOST_ENTRY_PART) {
 			cqe->op_seq = e->op_seq;
@@ -94,6 +98,12 @@ static bool check_range(struct host_path *path, const struct host_entry *e)
 	if (e->len_bytes == 0)
 		return true; /* touches nothing, so it needs no key */
 	st = prov_regions_check(regions, e->key, e->addr, e->len_bytes);
+	if (st == WIMM_OK && host_gpu_any(path->obj.dev) && e->kind != HOST_ENTRY_PLACED &&
+	    host_gpu_device(path->obj.dev, e->key) >= 0) {
+		host_fail_set(&path->fail, WIMM_E_PROTOCOL, 0,
+		              "peer broke the protocol: bytes of the host for memory of a GPU");
+		return false;
+	}
 	if (st == WIMM_OK)
 		return true;
 	host_fail_set(&path->fail, st, 0, "%s", "");

@@ -2,6 +2,7 @@
 #include "prov/host/path.h"
 
 #include "base/assert.h"
+#include "prov/host/gpu.h"
 
 #include <string.h>
 
@@ -44,6 +45,19 @@ uint32_t host_op_post(struct prov_path *path_, const struct prov_wr *wr, uint32_
 	if (path->bell_due)
 		host_path_ring(path);
 	return n;
+}
+
+void host_tx_queue(struct host_path *path, struct host_req *req)
+{
+	req->state = HOST_REQ_QUEUED;
+	req->cancel = HOST_CANCEL_NONE;
+	req->by = HOST_BY_NONE;
+	req->begun = false;
+	req->reading = false;
+	path->tx.tail++;
+	host_tx_step(path);
+	if (path->bell_due && !path->failed)
+		host_path_ring(path);
 }
 
 static void next_req(struct host_tx *tx)
@@ -210,7 +224,7 @@ static bool put_copy(struct host_path *path, struct host_req *req)
 		}
 		if (len > COPY_BYTES)
 			len = COPY_BYTES;
-		if (map && host_maps_enter(&path->maps, tx->lane)) {
+		if (map && map->kind == HOST_GIVE_MEMFD && host_maps_enter(&path->maps, tx->lane)) {
 			memcpy(map->base + (req->wr.remote_addr + off - map->addr),
 			       (const uint8_t *)req->wr.src + off, len);
 		} else {
@@ -231,11 +245,18 @@ static uint8_t choose(struct host_path *path, const struct prov_wr *wr)
 {
 	uint8_t way = path->obj.dev->way;
 
+	if (host_gpu_any(path->obj.dev) && wr->len_bytes > 0 &&
+	    host_gpu_device(path->obj.dev, wr->local_key) >= 0)
+		return HOST_BY_GPU;
 	if (wr->len_bytes <= HOST_INLINE_BYTES)
 		return HOST_BY_ENTRY;
-	if (way == HOST_WAY_AUTO &&
-	    host_maps_find(path, wr->remote_key, wr->remote_addr, wr->len_bytes))
-		return HOST_BY_COPY;
+	if (way == HOST_WAY_AUTO) {
+		const struct host_map *map = host_maps_find(path, wr->remote_key, wr->remote_addr,
+		                                            wr->len_bytes);
+
+		if (map && map->kind == HOST_GIVE_MEMFD)
+			return HOST_BY_COPY;
+	}
 	if (wr->len_bytes < OFFER_MIN_BYTES)
 		return HOST_BY_RING;
 	if (path->ways.tx_store &&
@@ -275,6 +296,8 @@ static bool put_next(struct host_path *path)
 		return put_copy(path, req);
 	case HOST_BY_STORE:
 		return host_push_step(path);
+	case HOST_BY_GPU:
+		return host_gpu_step(path);
 	case HOST_BY_OFFER:
 		put_offer(path, req);
 		return true;
@@ -300,9 +323,11 @@ static bool report(struct host_path *path, struct host_emit *emit, const struct 
                    wimm_status status, uint32_t flags)
 {
 	struct prov_cqe *cqe = host_emit_last(emit, PROV_DONE, path->context);
+	uint32_t units = req->wr.reserved != 0 ? req->wr.reserved : 1; /* of a list of pages */
 
-	if (cqe && cqe->token == req->wr.token && cqe->status == status && cqe->flags == flags) {
-		cqe->count++;
+	if (cqe && cqe->token == req->wr.token && cqe->status == status && cqe->flags == flags &&
+	    cqe->count <= UINT32_MAX - units) {
+		cqe->count += units;
 		return true;
 	}
 	if (host_emit_full(emit))
@@ -311,7 +336,7 @@ static bool report(struct host_path *path, struct host_emit *emit, const struct 
 	cqe->status = status;
 	cqe->token = req->wr.token;
 	cqe->flags = flags;
-	cqe->count = 1;
+	cqe->count = units;
 	return true;
 }
 
@@ -414,6 +439,7 @@ void host_op_cancel(struct prov_path *path_, uint64_t token)
 
 	if (path->failed)
 		return; /* all comes back anyway */
+	host_gpu_drain(path); /* a card may be reading what is taken back */
 	for (uint32_t pos = tx->head; pos != tx->tail; pos++) {
 		struct host_req *req = host_tx_req(tx, pos);
 
@@ -448,6 +474,7 @@ void host_tx_abandon(struct host_path *path)
 
 	if (!path->area || tx->head == tx->tail)
 		return;
+	host_gpu_drain(path);
 	/* What has been placed until now is done; a peer that lies about it is over anyway. */
 	(void)host_tx_acks(path);
 	for (uint32_t pos = tx->ack; pos != tx->tail; pos++) {

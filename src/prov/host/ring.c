@@ -29,7 +29,7 @@ void host_slot_put(struct host_slot *slot, uint32_t pos, const struct host_entry
 	store(slot, 1, (uint64_t)e->imm << 32 | e->len_bytes);
 	store(slot, 2, e->addr);
 	store(slot, 3, e->key);
-	if (e->flags & HOST_ENTRY_PART) {
+	if ((e->flags & HOST_ENTRY_PART) || e->kind == HOST_ENTRY_PLACED) {
 		store(slot, 4, e->op_seq);
 		store(slot, 5, e->parts);
 	}
@@ -90,7 +90,7 @@ enum host_slot_look host_slot_get(const struct host_slot *slot, uint32_t pos,
 		out->inlined[0] = out->src;
 		out->inlined[1] = load(slot, 7);
 	}
-	if (out->flags & HOST_ENTRY_PART) {
+	if ((out->flags & HOST_ENTRY_PART) || out->kind == HOST_ENTRY_PLACED) {
 		out->op_seq = load(slot, 4);
 		out->parts = (uint32_t)load(slot, 5);
 	}

@@ -42,7 +42,7 @@ struct host_entry {
 	uint64_t addr;
 	uint64_t key;
 	uint64_t op_seq;
-	uint32_t parts;
+	uint32_t parts; /* PLACED with IMM: how many immediates it stands for; 0, 1: one */
 	uint64_t src; /* OFFER: address in the sender; SLOT: running position of its bytes */
 	uint64_t inlined[HOST_INLINE_BYTES / 8];
 };

@@ -8,19 +8,25 @@
 #include "plat/clock.h"
 #include "plat/mutex.h"
 #include "plat/thread.h"
+#include "prov/host/gpu.h"
 #include "prov/host/path.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
 #include <poll.h>
+#include <string.h>
+#include <unistd.h>
 
 /* How long a writer in the middle of a copy is waited for before it is fenced off. */
 #define QUIET_WAIT_NS (20 * CLOCK_NS_PER_MS)
+/* A card in the middle of a long list cannot be stopped, and ends by itself. */
+#define GPU_QUIET_WAIT_NS (500 * CLOCK_NS_PER_MS)
 
 struct host_grant {
 	struct list link;
 	struct host_path *path;
 	struct mem_shared *shared; /* NULL: foreign memory; alive as long as the key is */
+	bool gpu;                  /* memory of a GPU */
 	uint64_t key;
 };
 
@@ -40,6 +46,9 @@ void host_given_encode(const struct host_given *given, uint8_t *out)
 	bw_u64(&w, given->file_bytes);
 	bw_u64(&w, given->gate);
 	bw_u8(&w, given->kind);
+	bw_u8(&w, given->vmm);
+	bw_u64(&w, given->pci);
+	bw_bytes(&w, given->handle, sizeof(given->handle));
 }
 
 bool host_given_decode(const uint8_t *in, size_t len, struct host_given *out)
@@ -54,7 +63,10 @@ bool host_given_decode(const uint8_t *in, size_t len, struct host_given *out)
 	out->file_bytes = br_u64(&r);
 	out->gate = br_u64(&r);
 	out->kind = br_u8(&r);
-	return br_done(&r) && out->kind <= HOST_GIVE_FOREIGN;
+	out->vmm = br_u8(&r);
+	out->pci = br_u64(&r);
+	br_bytes(&r, out->handle, sizeof(out->handle));
+	return br_done(&r) && out->kind <= HOST_GIVE_CUDA && out->vmm <= 1;
 }
 
 bool host_share_peer_gone(const struct host_path *path)
@@ -65,10 +77,10 @@ bool host_share_peer_gone(const struct host_path *path)
 }
 
 /* After the gate was changed: wait until the peer is out. False: it stays inside. */
-static bool wait_quiet(const struct host_path *path)
+static bool wait_quiet(const struct host_path *path, bool gpu)
 {
 	const struct host_lane *lane = path->rx.lane;
-	uint64_t deadline_ns = clock_now_ns() + QUIET_WAIT_NS;
+	uint64_t deadline_ns = clock_now_ns() + (gpu ? GPU_QUIET_WAIT_NS : QUIET_WAIT_NS);
 	/* [I] with [H] in maps.h. */
 	uint64_t seen = atomic_load_explicit(&lane->writing, memory_order_seq_cst);
 
@@ -114,7 +126,8 @@ static void fence_off(struct mem_shared *shared, const struct host_path *why)
 		if (grant->shared != shared)
 			continue;
 		change_gate(grant->path, false);
-		(void)wait_quiet(grant->path); /* a copy cut off is made again by its writer */
+		/* A copy cut off is made again by its writer. */
+		(void)wait_quiet(grant->path, false);
 		grant_drop(grant);
 	}
 	st = mem_shared_fence(shared);
@@ -140,21 +153,52 @@ static bool region_of(struct host_dev *dev, uint64_t key, struct host_given *out
 	return found;
 }
 
+/* Memory of a GPU: what another process maps. False: there is nothing to give. */
+static bool give_gpu(const struct host_path *path, struct host_given *out, int *out_fd)
+{
+	struct mem_cuda_export e = { .fd = -1 };
+	char text[MEM_CUDA_TEXT_BYTES];
+
+	/* Another engine of this process uses the memory as it is. */
+	if (path->peer_pid != getpid() &&
+	    mem_cuda_export((void *)(uintptr_t)out->addr, out->len_bytes, &e, text,
+	                    sizeof(text)) != WIMM_OK) {
+		LOG_WARN("host: process %d gets no memory of a GPU: %s", (int)path->peer_pid, text);
+		return false;
+	}
+	if (path->peer_pid == getpid())
+		e.bytes = out->len_bytes;
+	out->offset = e.offset;
+	out->file_bytes = e.bytes;
+	out->vmm = e.vmm;
+	out->pci = e.pci;
+	memcpy(out->handle, e.handle.bytes, sizeof(out->handle));
+	*out_fd = e.fd;
+	out->kind = HOST_GIVE_CUDA;
+	return true;
+}
+
 void host_share_give(struct host_path *path, uint64_t key, struct host_given *out, int *out_fd)
 {
 	struct host_dev *dev = path->obj.dev;
 	struct host_grant *grant = mem_calloc(1, sizeof(*grant));
 	struct mem_shared *shared = NULL;
 	struct mem_shared_view view;
+	bool gpu = host_gpu_device(dev, key) >= 0;
 
 	*out = (struct host_given){ .key = key };
 	*out_fd = -1;
 	if (!grant)
 		return;
 	mutex_lock(&lock);
-	if (!region_of(dev, key, out, &shared) || (!shared && dev->way != HOST_WAY_PUSH))
+	if (!region_of(dev, key, out, &shared) ||
+	    (!shared && !gpu && dev->way != HOST_WAY_PUSH))
 		goto out;
-	if (shared && dev->way == HOST_WAY_AUTO) {
+	if (gpu) {
+		if (!give_gpu(path, out, out_fd))
+			goto out;
+		path->gave_foreign = true;
+	} else if (shared && dev->way == HOST_WAY_AUTO) {
 		mem_shared_view(shared, &view);
 		*out_fd = fcntl(view.fd, F_DUPFD_CLOEXEC, 0);
 		if (*out_fd < 0)
@@ -173,6 +217,7 @@ void host_share_give(struct host_path *path, uint64_t key, struct host_given *ou
 	list_init(&grant->link);
 	grant->path = path;
 	grant->shared = shared;
+	grant->gpu = gpu;
 	grant->key = key;
 	list_push_back(&grants, &grant->link);
 	grant = NULL;
@@ -192,7 +237,7 @@ void host_share_revoke(struct host_dev *dev, uint64_t key, struct mem_shared *sh
 		if (grant->path->obj.dev != dev || grant->key != key)
 			continue;
 		change_gate(grant->path, false);
-		if (!wait_quiet(grant->path)) {
+		if (!wait_quiet(grant->path, grant->gpu)) {
 			stuck = grant->path;
 			if (!grant->shared)
 				LOG_ERROR("host: process %d may still write into a region that "
@@ -226,7 +271,7 @@ void host_share_close(struct host_path *path)
 	grant = grant_of(path);
 	if (grant) {
 		change_gate(path, true);
-		quiet = wait_quiet(path);
+		quiet = wait_quiet(path, grant->gpu);
 	}
 	for (; grant; grant = grant_of(path)) {
 		if (!quiet && grant->shared)

@@ -31,6 +31,7 @@ enum host_give {
 	HOST_GIVE_NOTHING,
 	HOST_GIVE_MEMFD,   /* map the descriptor that comes along */
 	HOST_GIVE_FOREIGN, /* by the kernel, as ordinary memory of this process */
+	HOST_GIVE_CUDA,    /* by a GPU: map the handle, or (vmm) the descriptor that comes along */
 };
 
 /* HOST_PACKET_GIVE; HOST_PACKET_ASK is the key alone. */
@@ -42,8 +43,11 @@ struct host_given {
 	uint64_t file_bytes; /* length of the memfd */
 	uint64_t gate;
 	uint8_t kind; /* enum host_give */
+	uint8_t vmm;  /* CUDA, and so are: */
+	uint64_t pci; /* which GPU; numbers of devices are each process's own */
+	uint8_t handle[64];
 };
-#define HOST_GIVEN_BYTES 49u
+#define HOST_GIVEN_BYTES 122u
 #define HOST_ASK_BYTES   8u
 
 void host_given_encode(const struct host_given *given, uint8_t *out);

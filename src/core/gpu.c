@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/gpu.h"
+
+#include "core/engine.h"
+#include "core/same_host.h"
+#include "core/shard.h"
+
+bool gpu_path_fits(const struct worker *w, const struct leg *leg, const struct path *path)
+{
+	(void)leg;
+	return w->nic[path->nic].caps.gpu_direct;
+}
+
+static bool both_ends(const struct leg *leg)
+{
+	return leg->op->src->device >= 0 && leg->dst->gpu;
+}
+
+bool gpu_leg_plan(struct worker *w, struct leg *leg)
+{
+	if (!both_ends(leg))
+		return false;
+	leg->gpu = true;
+	leg->as_list = leg->op->kind == OP_PAGED && leg->end > 0;
+	return shard_plan_gpu(w, leg->dst->peer, leg);
+}
+
+const char *gpu_why_not(const struct leg *leg)
+{
+	return both_ends(leg) ? "no path of this peer reaches memory of a GPU"
+	                      : "memory of a GPU at one end only";
+}
+
+/* Everything in flight is counted in these. */
+static void account(struct worker *w, struct path *path, struct leg *leg, uint32_t units,
+                    bool marks)
+{
+	struct op *op = leg->op;
+
+	if (op->post_ns == 0)
+		op->post_ns = w->now_ns;
+	STAT_ADD(w, writes_posted, leg->end - leg->next);
+	leg->next = leg->end;
+	leg->used |= 1u << path->index;
+	op->outstanding += units;
+	op->descriptors += units;
+	path->outstanding += units;
+	if (!marks)
+		return;
+	path->posted_marks += units;
+	STAT_ADD(w, imms_sent, units);
+}
+
+bool gpu_list_post(struct worker *w, struct peer *p, struct leg *leg, uint32_t *out_posted)
+{
+	struct path *path = &p->path[leg->path_map[0]];
+	const struct op *op = leg->op;
+	const struct op_paged *pages = &op->paged;
+	bool per_page = (op->flags & WIMM_IMM) != 0 && (op->flags & WIMM_IMM_ONCE) == 0;
+	struct prov_pages list = {
+		.units = per_page ? (uint32_t)pages->count : 1,
+		.src_index = pages->indices,
+		.dst_index = pages->indices + pages->count,
+		.count = pages->count,
+		.src_stride = pages->src_stride,
+		.dst_stride = pages->dst_stride,
+	};
+
+	*out_posted = 0;
+	if (path->state != PATH_UP) {
+		post_fail_leg(w, leg, WIMM_E_NIC_LOST, "the path of a list of pages was lost");
+		return false;
+	}
+	shard_fill(leg, path, &list.wr, 1);
+	list.wr.src = (const uint8_t *)op->src->addr + leg->src_offset;
+	list.wr.remote_addr = leg->dst->base + leg->dst_offset;
+	list.wr.flags = (op->flags & WIMM_IMM) != 0 ? PROV_WR_IMM : 0;
+	list.wr.token &= ~(uint64_t)OP_TOKEN_COUNTED;
+	list.wr.token |= list.wr.flags != 0 ? OP_TOKEN_COUNTED : 0;
+	path->full = path_ops(w, path)->post_pages(path->prov, &list) == 0;
+	if (path->full)
+		return true;
+	account(w, path, leg, list.units, list.wr.flags != 0);
+	*out_posted = 1;
+	return true;
+}
+
+void gpu_forget(struct worker *w, struct peer *p, uint32_t slot, uint32_t generation)
+{
+	uint64_t core_key = (uint64_t)generation << 32 | slot;
+
+	for (uint32_t k = 0; k < p->path_count; k++) {
+		struct path *path = &p->path[k];
+
+		/* The providers that have it take the core's keys as they are. */
+		if (path->state == PATH_UP)
+			path_ops(w, path)->forget(path->prov, core_key);
+	}
+}

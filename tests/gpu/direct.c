@@ -1,0 +1,549 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* GPU to GPU between two processes of one machine, over provider host. The child writes, this
+ * process receives and checks. */
+#include "gpu/gpu.h"
+
+#include "base/config.h"
+#include "mem/word.h"
+#include "plat/clock.h"
+#include "plat/rand.h"
+#include "plat/thread.h"
+
+#include <wimm/imm.h>
+#include <wimm/region.h>
+#include <wimm/transfer.h>
+
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MIB (UINT64_C(1) << 20)
+#define GIB (UINT64_C(1) << 30)
+
+enum {
+	LATENCY_ROUNDS = 5000,
+	IMM_DATA = 1,
+	IMM_NONE = 2,
+	GUARD = 256,
+	WORDS = 1024,
+	BLOCKS = 64,
+};
+
+enum command {
+	CMD_NONE,
+	CMD_SINGLE,
+	CMD_PAGES,
+	CMD_LATENCY,
+	CMD_RANDOM,
+	CMD_NUMBERED,
+	CMD_ENDLESS,
+};
+
+/* Between the two processes. */
+struct shared {
+	_Atomic uint32_t asked;
+	_Atomic uint32_t answered;
+	enum command command;
+	struct wimm_mr_desc desc;
+	uint64_t region_bytes;
+	char sms[8];
+	uint64_t len, count, times;
+	double rate;
+	double submit_us; /* of the list's submission */
+	uint64_t src_offset, dst_offset;
+	_Atomic uint64_t arrived;    /* latency: the round that has come */
+	_Atomic uint64_t arrived_ns;
+	double us[LATENCY_ROUNDS];
+	_Atomic uint64_t next;       /* numbered: the value the consumer has seen */
+};
+
+static struct shared *sh;
+static struct rng rng;
+static struct wimm_engine *engine;
+static bool driven; /* this process drives its engine itself */
+
+static void progress(void)
+{
+	int busy;
+
+	if (driven)
+		MUST(wimm_progress(engine, &busy));
+	else
+		plat_cpu_relax();
+}
+
+static void wait_for(const _Atomic uint32_t *word, uint32_t value)
+{
+	double limit = gpu_now_s() + 15;
+
+	while (atomic_load(word) != value) {
+		MUST(gpu_now_s() > limit);
+		progress();
+	}
+}
+
+static uint64_t flag_wait(uint64_t *flag)
+{
+	double limit = gpu_now_s() + 15;
+
+	while (wimm_flag_load(flag) == 0) {
+		MUST(gpu_now_s() > limit);
+		progress();
+	}
+	return *flag;
+}
+
+/* --- the child: writes --- */
+
+static struct wimm_mr *src_mr;
+static struct wimm_remote_mr *dst;
+static cu_ptr src;
+
+static void open_engine(wimm_progress_mode mode)
+{
+	struct wimm_engine_opts opts = WIMM_ENGINE_OPTS_INIT;
+
+	opts.provider = "host";
+	opts.progress = mode;
+	MUST(wimm_engine_open(&opts, &engine));
+}
+
+static struct wimm_write one_write(uint64_t len)
+{
+	struct wimm_write wr = WIMM_WRITE_INIT;
+
+	wr.src = src_mr;
+	wr.dst = dst;
+	wr.len_bytes = len;
+	wr.flags = WIMM_IMM;
+	wr.imm = IMM_NONE;
+	return wr;
+}
+
+static void do_single(void)
+{
+	struct wimm_write wr = one_write(sh->len);
+	uint64_t flags[64];
+	double from = 0;
+
+	for (uint64_t run = 0; run < 2; run++) { /* the first opens the way */
+		memset(flags, 0, sizeof(flags));
+		from = gpu_now_s();
+		for (uint64_t i = 0; i < sh->times; i++) {
+			struct wimm_on_done on_done = { .flag = &flags[i] };
+
+			MUST(wimm_submit_single_write(engine, &wr, &on_done, NULL));
+		}
+		for (uint64_t i = 0; i < sh->times; i++)
+			MUST(flag_wait(&flags[i]) != 1);
+	}
+	sh->rate = (double)(sh->len * sh->times) / (gpu_now_s() - from) / 1e9;
+}
+
+static void do_pages(void)
+{
+	struct wimm_paged_writes wr = WIMM_PAGED_WRITES_INIT;
+	uint32_t *index = malloc(2 * sh->count * sizeof(*index));
+	uint64_t stride = sh->region_bytes / sh->count / sh->len * sh->len;
+	uint64_t flags[64];
+	double from = 0;
+
+	for (uint64_t i = 0; i < sh->count; i++)
+		index[i] = index[sh->count + i] = (uint32_t)i;
+	rng_shuffle_u32(&rng, index, sh->count);
+	rng_shuffle_u32(&rng, index + sh->count, sh->count);
+	wr.src = src_mr;
+	wr.dst = dst;
+	wr.page_len_bytes = sh->len;
+	wr.src_pages = (struct wimm_pages){ .indices = index, .count = sh->count,
+		                            .stride_bytes = stride };
+	wr.dst_pages = wr.src_pages;
+	wr.dst_pages.indices = index + sh->count;
+	wr.flags = WIMM_IMM;
+	wr.imm = IMM_NONE;
+	for (uint64_t run = 0; run < 2; run++) {
+		memset(flags, 0, sizeof(flags));
+		from = gpu_now_s();
+		for (uint64_t i = 0; i < sh->times; i++) {
+			struct wimm_on_done on_done = { .flag = &flags[i] };
+
+			MUST(wimm_submit_paged_writes(engine, &wr, &on_done, NULL));
+		}
+		sh->submit_us = (gpu_now_s() - from) * 1e6 / (double)sh->times;
+		for (uint64_t i = 0; i < sh->times; i++)
+			MUST(flag_wait(&flags[i]) != 1);
+	}
+	sh->rate = (double)(sh->len * sh->count * sh->times) / (gpu_now_s() - from) / 1e9;
+	free(index);
+}
+
+static void do_latency(void)
+{
+	struct wimm_write wr = one_write(sh->len);
+
+	wr.imm = IMM_DATA;
+	for (uint64_t i = 0; i < LATENCY_ROUNDS; i++) {
+		uint64_t from = clock_now_ns();
+		double limit = gpu_now_s() + 20;
+
+		MUST(wimm_submit_single_write(engine, &wr, NULL, NULL));
+		while (atomic_load(&sh->arrived) != i + 1)
+			MUST(gpu_now_s() > limit);
+		sh->us[i] = (double)(atomic_load(&sh->arrived_ns) - from) / 1e3;
+	}
+}
+
+static void do_random(void)
+{
+	struct wimm_write wr = one_write(sh->len);
+	uint64_t flag = 0;
+	struct wimm_on_done on_done = { .flag = &flag };
+
+	wr.imm = IMM_DATA;
+	wr.src_offset_bytes = sh->src_offset;
+	wr.dst_offset_bytes = sh->dst_offset;
+	MUST(wimm_submit_single_write(engine, &wr, &on_done, NULL));
+	MUST(flag_wait(&flag) != 1);
+}
+
+/* Value i goes as block i modulo BLOCKS; the consumer lets a few be under way. */
+static void do_numbered(void)
+{
+	struct wimm_write wr = one_write(WORDS * 8);
+	uint32_t n = WORDS;
+
+	wr.imm = IMM_DATA;
+	for (uint64_t value = 1; value <= sh->times; value++) {
+		double limit = gpu_now_s() + 15;
+
+		if (value % BLOCKS == 1) {
+			void *params[] = { &src, &n, &value };
+
+			/* All of the lap before have been seen, so their sources are free. */
+			while (atomic_load(&sh->next) + 1 < value)
+				MUST(gpu_now_s() > limit);
+			gpu_launch(gpu.stream, "number_blocks", BLOCKS, 256, params);
+			MUST(gpu.lib->stream_sync(gpu.stream));
+		}
+		wr.src_offset_bytes = (value - 1) % BLOCKS * WORDS * 8;
+		wr.dst_offset_bytes = value % BLOCKS * WORDS * 8;
+		while (wimm_submit_single_write(engine, &wr, NULL, NULL) == WIMM_AGAIN)
+			MUST(gpu_now_s() > limit);
+	}
+}
+
+static void do_endless(void)
+{
+	struct wimm_write wr = one_write(sh->len);
+
+	for (;;) {
+		while (wimm_submit_single_write(engine, &wr, NULL, NULL) != WIMM_OK)
+			plat_thread_yield();
+	}
+}
+
+static void child(void)
+{
+	uint32_t turn = 0;
+
+	gpu_start();
+	open_engine(WIMM_PROGRESS_THREADS);
+	src = gpu_alloc(sh->region_bytes);
+	gpu_fill(src, sh->region_bytes, 5, 0);
+	MUST(wimm_reg_mr(engine, (void *)(uintptr_t)src, sh->region_bytes, NULL, &src_mr));
+	for (;;) {
+		wait_for(&sh->asked, ++turn);
+		if (sh->command == CMD_NONE) { /* take the descriptor */
+			MUST(config_set("gpu_sms", sh->sms));
+			MUST(wimm_engine_close(&engine));
+			open_engine(WIMM_PROGRESS_THREADS);
+			MUST(wimm_reg_mr(engine, (void *)(uintptr_t)src, sh->region_bytes, NULL,
+			                 &src_mr));
+			MUST(wimm_open_remote_mr(engine, &sh->desc, &dst));
+		}
+		if (sh->command == CMD_SINGLE)
+			do_single();
+		if (sh->command == CMD_PAGES)
+			do_pages();
+		if (sh->command == CMD_LATENCY)
+			do_latency();
+		if (sh->command == CMD_RANDOM)
+			do_random();
+		if (sh->command == CMD_NUMBERED)
+			do_numbered();
+		if (sh->command == CMD_ENDLESS) {
+			atomic_store(&sh->answered, turn);
+			do_endless();
+		}
+		atomic_store(&sh->answered, turn);
+	}
+}
+
+/* --- this process: receives --- */
+
+static cu_ptr area;
+static struct wimm_mr *area_mr;
+static pid_t pid;
+
+static void start_child(void)
+{
+	atomic_store(&sh->asked, 0);
+	atomic_store(&sh->answered, 0);
+	pid = fork();
+	if (pid == 0)
+		child();
+}
+
+static uint32_t ask(enum command command)
+{
+	sh->command = command;
+	return atomic_fetch_add(&sh->asked, 1) + 1;
+}
+
+static void run(enum command command)
+{
+	wait_for(&sh->answered, ask(command));
+}
+
+static void connect_child(const char *sms)
+{
+	(void)snprintf(sh->sms, sizeof(sh->sms), "%s", sms);
+	run(CMD_NONE);
+}
+
+static void drop_count(void)
+{
+	uint64_t count;
+
+	MUST(wimm_forget_imm(engine, IMM_NONE, &count));
+}
+
+static void rates(void)
+{
+	static const char *const sms[] = { "16", "32", "64", "0" };
+	static const uint64_t lens[] = { 1024, 4096, 16384, 65536, 262144 };
+	char name[64];
+
+	gpu_case("direct: rates between two processes");
+	connect_child("64");
+	sh->len = 256 * MIB;
+	sh->times = 20;
+	run(CMD_SINGLE);
+	gpu_figure("direct_single_256MiB", sh->rate, "GB/s");
+	sh->len = MIB;
+	sh->times = 60;
+	run(CMD_SINGLE);
+	gpu_figure("direct_single_1MiB_60_at_once", sh->rate, "GB/s");
+	drop_count();
+	for (size_t s = 0; s < sizeof(sms) / sizeof(sms[0]); s++) {
+		const char *text = strcmp(sms[s], "0") == 0 ? "all" : sms[s];
+
+		connect_child(sms[s]);
+		for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
+			sh->len = lens[i];
+			sh->count = 512 * MIB / lens[i];
+			sh->times = 10;
+			run(CMD_PAGES);
+			(void)snprintf(name, sizeof(name), "direct_pages_%luKiB_%s_sms",
+			               (unsigned long)(lens[i] >> 10), text);
+			gpu_figure(name, sh->rate, "GB/s");
+			drop_count();
+		}
+		sh->len = 16384;
+		sh->count = 2048;
+		sh->times = 50;
+		run(CMD_PAGES);
+		(void)snprintf(name, sizeof(name), "direct_pages_2048_of_16KiB_%s_sms", text);
+		gpu_figure(name, sh->rate, "GB/s");
+		drop_count();
+	}
+	connect_child("64");
+	sh->len = 4096;
+	sh->count = 1000000;
+	sh->times = 1;
+	run(CMD_PAGES);
+	gpu_figure("direct_million_pages_4KiB", sh->rate, "GB/s");
+	gpu_figure("direct_million_pages_submit", sh->submit_us, "us");
+	drop_count();
+}
+
+static void on_arrival(void *context, const struct wimm_done *done)
+{
+	uint64_t now_ns = clock_now_ns();
+
+	(void)context;
+	MUST(done->status);
+	atomic_store(&sh->arrived_ns, now_ns);
+	atomic_fetch_add(&sh->arrived, 1);
+}
+
+static void own_area(void)
+{
+	MUST(wimm_reg_mr(engine, (void *)(uintptr_t)area, sh->region_bytes, NULL, &area_mr));
+	MUST(wimm_mr_get_desc(area_mr, &sh->desc));
+}
+
+static void latency(wimm_progress_mode mode, const char *how)
+{
+	const struct wimm_on_done on_done = { .fn = on_arrival };
+	static const uint64_t lens[] = { 8, 4096, 65536 };
+	char name[64];
+
+	gpu_case("direct: submit to the receiver's callback");
+	MUST(wimm_engine_close(&engine));
+	open_engine(mode);
+	driven = mode == WIMM_PROGRESS_CALLER;
+	own_area();
+	connect_child("64");
+	for (size_t k = 0; k < sizeof(lens) / sizeof(lens[0]); k++) {
+		uint32_t turn;
+
+		sh->len = lens[k];
+		atomic_store(&sh->arrived, 0);
+		for (int i = 0; i < LATENCY_ROUNDS; i++)
+			MUST(wimm_expect_imm_count(engine, IMM_DATA, 1, NULL, &on_done, NULL));
+		turn = ask(CMD_LATENCY);
+		while (atomic_load(&sh->answered) != turn)
+			progress();
+		(void)snprintf(name, sizeof(name), "direct_%luB_to_callback_%s_p50",
+		               (unsigned long)lens[k], how);
+		gpu_figure(name, gpu_percentile(sh->us, LATENCY_ROUNDS, 0.5), "us");
+		(void)snprintf(name, sizeof(name), "direct_%luB_to_callback_%s_p99",
+		               (unsigned long)lens[k], how);
+		gpu_figure(name, gpu_percentile(sh->us, LATENCY_ROUNDS, 0.99), "us");
+	}
+}
+
+static void random_case(double seconds)
+{
+	double end = gpu_now_s() + seconds;
+	uint64_t runs = 0;
+
+	gpu_case("direct: random lengths and places, poisoned around");
+	gpu_fill(area, 64 * MIB, 6, 0);
+	while (gpu_now_s() < end) {
+		uint64_t flag = 0;
+		struct wimm_on_done on_done = { .flag = &flag };
+		uint64_t len = rng_u64(&rng) >> (rng_u64(&rng) % 22 + 42);
+		uint64_t to = GUARD + rng_u64(&rng) % (64 * MIB - len - 2 * GUARD);
+
+		sh->len = len;
+		sh->src_offset = rng_u64(&rng) % (sh->region_bytes - len);
+		sh->dst_offset = to;
+		MUST(wimm_expect_imm_count(engine, IMM_DATA, 1, NULL, &on_done, NULL));
+		(void)ask(CMD_RANDOM);
+		MUST(flag_wait(&flag) != 1);
+		CHECK(gpu_check(area + to, len, 5, sh->src_offset) == 0);
+		CHECK(gpu_check(area + to - GUARD, GUARD, 6, to - GUARD) == 0);
+		CHECK(gpu_check(area + to + len, GUARD, 6, to + len) == 0);
+		gpu_fill(area + to, len, 6, to);
+		wait_for(&sh->answered, atomic_load(&sh->asked));
+		runs++;
+	}
+	gpu_figure("direct_random_writes_checked", (double)runs, "writes");
+}
+
+/* --- a kernel released by immediates --- */
+
+static uint64_t *release;
+
+static void on_number(void *context, const struct wimm_done *done)
+{
+	(void)context;
+	MUST(done->status);
+	__atomic_add_fetch(release, 1, __ATOMIC_RELEASE);
+}
+
+static void numbered_case(uint64_t rounds)
+{
+	const struct wimm_on_done on_done = { .fn = on_number };
+	uint64_t *next = mem_word_alloc();
+	unsigned long long *wrong = cuda_host_alloc(sizeof(*wrong));
+	struct cu_stream *stream = gpu_stream();
+	uint32_t n = WORDS, blocks = BLOCKS, turn;
+	void *params[] = { &release, &rounds, &area, &n, &blocks, &next, &wrong };
+	uint64_t expected = 0;
+
+	gpu_case("direct: kernels released by immediates read what was written");
+	*wrong = 0;
+	release = mem_word_alloc();
+	sh->times = rounds;
+	atomic_store(&sh->next, 0);
+	gpu_launch(stream, "consume", 1, 256, params);
+	turn = ask(CMD_NUMBERED);
+	while (atomic_load(&sh->answered) != turn || expected < rounds) {
+		while (expected < rounds && expected < *(volatile uint64_t *)next + 1000) {
+			MUST(wimm_expect_imm_count(engine, IMM_DATA, 1, NULL, &on_done, NULL));
+			expected++;
+		}
+		atomic_store(&sh->next, *(volatile uint64_t *)next);
+	}
+	MUST(gpu.lib->stream_sync(stream));
+	CHECK(*wrong == 0);
+	gpu_figure("direct_releases_checked", (double)rounds, "kernels' rounds");
+	/* A planted early release: the consumer must be able to see it. */
+	gpu_case("direct: a planted early release is caught");
+	gpu_fill(area, BLOCKS * WORDS * 8, 3, 0);
+	__atomic_store_n(release, 5, __ATOMIC_RELEASE);
+	rounds = 5;
+	gpu_launch(stream, "consume", 1, 256, params);
+	MUST(gpu.lib->stream_sync(stream));
+	CHECK(*wrong != 0);
+}
+
+static void death_case(void)
+{
+	uint64_t flag = 0;
+	struct wimm_on_done on_done = { .flag = &flag };
+	double from;
+	int status;
+
+	gpu_case("direct: a peer that dies in mid-write leaves memory that can be freed");
+	sh->len = 64 * MIB;
+	(void)ask(CMD_ENDLESS);
+	from = gpu_now_s();
+	while (gpu_now_s() - from < 0.2)
+		plat_thread_yield();
+	(void)kill(pid, SIGKILL);
+	from = gpu_now_s();
+	MUST(waitpid(pid, &status, 0) != pid);
+	MUST(wimm_dereg_mr(engine, area_mr, &on_done));
+	CHECK(flag_wait(&flag) == 1);
+	gpu_figure("direct_dead_peer_to_deregistered", (gpu_now_s() - from) * 1e3, "ms");
+	MUST(gpu.free(area));
+	area = gpu_alloc(sh->region_bytes);
+	gpu_fill(area, 64 * MIB, 2, 0);
+	CHECK(gpu_check(area, 64 * MIB, 2, 0) == 0);
+	MUST(gpu.free(area));
+}
+
+int main(int argc, char **argv)
+{
+	double seconds = argc > 1 ? atof(argv[1]) : 5;
+	uint64_t rounds = argc > 2 ? strtoull(argv[2], NULL, 0) : 10000;
+
+	rng_init(&rng, 99);
+	sh = mmap(NULL, sizeof(*sh), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	MUST(sh == MAP_FAILED);
+	sh->region_bytes = 5 * GIB;
+	start_child();
+	gpu_start();
+	open_engine(WIMM_PROGRESS_THREADS);
+	area = gpu_alloc(sh->region_bytes);
+	own_area();
+	rates();
+	random_case(seconds);
+	numbered_case(rounds);
+	latency(WIMM_PROGRESS_CALLER, "driven");
+	driven = false;
+	latency(WIMM_PROGRESS_THREADS, "threads");
+	death_case();
+	gpu_case(NULL);
+	MUST(wimm_engine_close(&engine));
+	return gpu_end();
+}

@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "lib/test.h"
+#include "unit/mem/fake.h"
+
+#include "mem/kernels.h"
+#include "plat/clock.h"
+#include "plat/thread.h"
+
+#include <wimm/imm.h>
+#include <wimm/region.h>
+#include <wimm/transfer.h>
+
+#include <stdatomic.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { BYTES = 1 << 20, PAGE = 4096, PAGES = 100, IMM = 7 };
+
+static struct fake_cuda_knobs *fake;
+
+/* An engine with a region in memory of the (fake) GPU. */
+struct side {
+	struct wimm_engine *engine;
+	struct wimm_mr *mr;
+	uint64_t ptr;
+	uint8_t *shadow;
+	struct wimm_mr_desc desc;
+};
+
+static void side_open(struct side *s, int vmm)
+{
+	struct wimm_engine_opts opts = WIMM_ENGINE_OPTS_INIT;
+
+	opts.provider = "host";
+	assert_ok(wimm_engine_open(&opts, &s->engine));
+	s->ptr = fake->alloc(BYTES, vmm);
+	s->shadow = fake->shadow(s->ptr);
+	assert_ok(wimm_reg_mr(s->engine, (void *)(uintptr_t)s->ptr, BYTES, NULL, &s->mr));
+	assert_ok(wimm_mr_get_desc(s->mr, &s->desc));
+}
+
+static void side_close(struct side *s)
+{
+	assert_ok(wimm_engine_close(&s->engine));
+	fake->free(s->ptr);
+}
+
+static bool is_set(void *arg)
+{
+	return wimm_flag_load(arg) != 0;
+}
+
+static int64_t wait_flag(uint64_t *flag)
+{
+	assert_true(test_wait_until(is_set, flag, 60000));
+	return wimm_flag_load(flag);
+}
+
+static int64_t write_one(struct side *from, struct wimm_remote_mr *to, uint64_t src, uint64_t dst,
+                         uint64_t len)
+{
+	struct wimm_write wr = WIMM_WRITE_INIT;
+	uint64_t flag = 0;
+	struct wimm_on_done on_done = { .flag = &flag };
+	wimm_status st;
+
+	wr.src = from->mr;
+	wr.dst = to;
+	wr.src_offset_bytes = src;
+	wr.dst_offset_bytes = dst;
+	wr.len_bytes = len;
+	wr.imm = IMM;
+	wr.flags = WIMM_IMM;
+	st = wimm_submit_single_write(from->engine, &wr, &on_done, NULL);
+	return st == WIMM_OK ? wait_flag(&flag) : st;
+}
+
+static void fill(uint8_t *at, uint64_t n, unsigned seed)
+{
+	for (uint64_t i = 0; i < n; i++)
+		at[i] = (uint8_t)(i * 31 + seed + i / 251);
+}
+
+static void gpu_single_write_lands_and_is_counted_after_its_bytes(void **state)
+{
+	/* Goal: GPU to GPU in one process; nothing is counted while the card still copies. */
+	struct side a, b;
+	struct wimm_remote_mr *to;
+	struct wimm_write wr = WIMM_WRITE_INIT;
+	uint64_t flag = 0, count = 1;
+	struct wimm_on_done on_done = { .flag = &flag };
+
+	(void)state;
+	side_open(&a, 0);
+	side_open(&b, 0);
+	assert_ok(wimm_open_remote_mr(a.engine, &b.desc, &to));
+	fill(a.shadow, BYTES, 3);
+	assert_int_equal(write_one(&a, to, 100, 200, 5000), 1);
+	assert_memory_equal(b.shadow + 200, a.shadow + 100, 5000);
+	assert_ok(wimm_forget_imm(b.engine, IMM, &count));
+	assert_int_equal(count, 1);
+	fake->hold = 1;
+	wr.src = a.mr;
+	wr.dst = to;
+	wr.len_bytes = BYTES;
+	wr.imm = IMM;
+	wr.flags = WIMM_IMM;
+	assert_ok(wimm_submit_single_write(a.engine, &wr, &on_done, NULL));
+	for (int i = 0; i < 200; i++)
+		plat_thread_yield();
+	assert_ok(wimm_poll_imm(b.engine, IMM, &count));
+	assert_int_equal(count, 0);
+	assert_int_equal(wimm_flag_load(&flag), 0);
+	fake->hold = 0;
+	while (wimm_flag_load(&flag) == 0)
+		(void)fake->run();
+	assert_memory_equal(b.shadow, a.shadow, BYTES);
+	side_close(&a);
+	side_close(&b);
+}
+
+static void gpu_page_list_is_one_launch_and_counts_each_page(void **state)
+{
+	/* Goal: a list of pages costs one launch, lands page by page, and counts as C1 says. */
+	struct side a, b;
+	struct wimm_remote_mr *to;
+	struct wimm_paged_writes wr = WIMM_PAGED_WRITES_INIT;
+	uint32_t from[PAGES], into[PAGES];
+	uint64_t launches;
+	uint64_t count = 0;
+
+	(void)state;
+	side_open(&a, 0);
+	side_open(&b, 1);
+	assert_ok(wimm_open_remote_mr(a.engine, &b.desc, &to));
+	fill(a.shadow, BYTES, 9);
+	for (uint32_t i = 0; i < PAGES; i++) {
+		from[i] = i * 2;
+		into[i] = PAGES - i;
+	}
+	wr.src = a.mr;
+	wr.dst = to;
+	wr.page_len_bytes = PAGE;
+	wr.src_pages = (struct wimm_pages){ .indices = from, .count = PAGES,
+		                            .stride_bytes = PAGE };
+	wr.dst_pages = (struct wimm_pages){ .indices = into, .count = PAGES,
+		                            .stride_bytes = PAGE, .offset_bytes = 512 };
+	wr.imm = IMM;
+	for (int once = 0; once < 2; once++) {
+		uint64_t flag = 0;
+		struct wimm_on_done on_done = { .flag = &flag };
+
+		memset(b.shadow, 0, BYTES);
+		launches = fake->launches;
+		wr.flags = WIMM_IMM | (once ? WIMM_IMM_ONCE : 0);
+		assert_ok(wimm_submit_paged_writes(a.engine, &wr, &on_done, NULL));
+		assert_int_equal(wait_flag(&flag), 1);
+		for (uint32_t i = 0; i < PAGES; i++)
+			assert_memory_equal(b.shadow + 512 + (size_t)into[i] * PAGE,
+			                    a.shadow + (size_t)from[i] * PAGE, PAGE);
+		if (kernels_image() != NULL)
+			assert_int_equal(fake->launches, launches + 1);
+		assert_ok(wimm_forget_imm(b.engine, IMM, &count));
+		assert_int_equal(count, once ? 1 : PAGES);
+	}
+	side_close(&a);
+	side_close(&b);
+}
+
+/* --- two processes --- */
+
+static void talk(int fd, const void *out, void *in, size_t bytes)
+{
+	if (out != NULL)
+		assert_int_equal(write(fd, out, bytes), (ssize_t)bytes);
+	if (in != NULL)
+		for (size_t at = 0; at < bytes;) {
+			ssize_t got = read(fd, (char *)in + at, bytes - at);
+
+			assert_true(got > 0);
+			at += (size_t)got;
+		}
+}
+
+/* Writes what it is asked for, until its pipe closes. */
+static void writer(int in, int out)
+{
+	struct wimm_mr_desc desc;
+	struct wimm_remote_mr *to;
+	struct side s;
+	char go;
+
+	side_open(&s, 0);
+	fill(s.shadow, BYTES, 5);
+	talk(in, NULL, &desc, sizeof(desc));
+	assert_ok(wimm_open_remote_mr(s.engine, &desc, &to));
+	while (read(in, &go, 1) == 1) {
+		int64_t st = write_one(&s, to, 4096, 8192, 3 * PAGE);
+
+		talk(out, &st, NULL, sizeof(st));
+	}
+	_exit(0);
+}
+
+static void gpu_write_between_processes(int vmm)
+{
+	int down[2], up[2];
+	struct side b;
+	int64_t st;
+	int status;
+	uint8_t *want = malloc(BYTES);
+	uint64_t flag = 0;
+	struct wimm_on_done on_done = { .flag = &flag };
+	pid_t pid;
+
+	assert_int_equal(pipe(down), 0);
+	assert_int_equal(pipe(up), 0);
+	pid = fork();
+	if (pid == 0) {
+		(void)close(down[1]);
+		(void)close(up[0]);
+		writer(down[0], up[1]);
+	}
+	(void)close(up[1]);
+	(void)close(down[0]);
+	side_open(&b, vmm);
+	talk(down[1], &b.desc, NULL, sizeof(b.desc));
+	talk(down[1], "g", NULL, 1);
+	talk(up[0], NULL, &st, sizeof(st));
+	assert_int_equal(st, 1);
+	fill(want, BYTES, 5);
+	assert_memory_equal(b.shadow + 8192, want + 4096, 3 * PAGE);
+	/* A region that has ended is written by nobody, whatever has been mapped. */
+	assert_ok(wimm_dereg_mr(b.engine, b.mr, &on_done));
+	assert_int_equal(wait_flag(&flag), 1);
+	memset(b.shadow, 0, BYTES);
+	talk(down[1], "g", NULL, 1);
+	talk(up[0], NULL, &st, sizeof(st));
+	assert_int_equal(st, WIMM_E_REVOKED);
+	assert_int_equal(b.shadow[8192], 0);
+	(void)kill(pid, SIGKILL);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	side_close(&b);
+	free(want);
+	(void)close(down[1]);
+	(void)close(up[0]);
+}
+
+static void gpu_write_by_ipc_handle_reaches_the_other_process(void **state)
+{
+	/* Goal: memory of cuMemAlloc() is mapped by its handle, and given up when it ends. */
+	(void)state;
+	gpu_write_between_processes(0);
+}
+
+static void gpu_write_by_descriptor_reaches_the_other_process(void **state)
+{
+	/* Goal: memory of cuMemMap() is mapped by its descriptor, and given up when it ends. */
+	(void)state;
+	gpu_write_between_processes(1);
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	fake = fake_cuda_start();
+	return fake != NULL ? 0 : -1;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		/* Those that fork come first: no thread of an engine is there yet. */
+		cmocka_unit_test(gpu_write_by_ipc_handle_reaches_the_other_process),
+		cmocka_unit_test(gpu_write_by_descriptor_reaches_the_other_process),
+		cmocka_unit_test(gpu_single_write_lands_and_is_counted_after_its_bytes),
+		cmocka_unit_test(gpu_page_list_is_one_launch_and_counts_each_page),
+	};
+
+	return cmocka_run_group_tests(tests, setup, NULL);
+}
