@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* procs_test PROVIDER[-routed] [--seeds N] [--first SEED] [--procs N] [--rounds N] [--kills]
  *
- * The simulator's kind of caller over real processes: all kinds of writes, expectations before and
- * after what they wait for, messages, barriers, engines that are closed and opened anew, processes
- * that are killed and replaced. The plan of each round follows from the seed. After each round every
- * byte of every region and every count is looked at. WIMM_SEED=N runs one seed. */
+ * The simulator's kind of caller over real processes: all kinds of writes, expectations before
+ * and after what they wait for, messages, barriers, engines that are closed and opened anew,
+ * processes that are killed and replaced. The plan of each round follows from the seed. After each
+ * round every byte of every region and every count is looked at. WIMM_SEED=N runs one seed. */
 #include "plan.h"
 
 #include "plat/clock.h"

@@ -2,8 +2,8 @@
 #ifndef TESTS_PROCS_PLAN_H
 #define TESTS_PROCS_PLAN_H
 
-/* What the processes of a run do in one round. It follows from the seed alone, so each of them knows
- * what the others write to it and how often each immediate comes. */
+/* What the processes of a run do in one round. It follows from the seed alone, so each of them
+ * knows what the others write to it and how often each immediate comes. */
 
 #include <stdbool.h>
 #include <stdint.h>
