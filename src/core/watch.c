@@ -33,6 +33,13 @@ struct wimm_uvm_watcher {
 	uint64_t told; /* the callback thread's: last value reported */
 };
 
+/* Asked after the word was read: whoever disarms and then changes the word sees to it that this
+ * change is not taken for one before. */
+static bool is_armed(const struct wimm_uvm_watcher *wa)
+{
+	return atomic_load_explicit(&wa->armed, memory_order_acquire) != 0;
+}
+
 static uint64_t word_load(const struct wimm_uvm_watcher *wa)
 {
 	/* Acquire, with the writer's release: what it did before is visible to the callback. */
@@ -70,13 +77,14 @@ static void watch_deliver(struct delivery *d)
 		uint64_t old = wa->told;
 		uint64_t now = word_load(wa);
 
+		if (!is_armed(wa))
+			now = wa->seen; /* what was handed over; the rest waits for arming */
 		wa->told = now;
 		if (now != old && atomic_load_explicit(&wa->dead, memory_order_acquire) == 0)
 			wa->fn(wa->context, old, now);
 		/* Also release: with look() and with the wait in wimm_free_uvm_watcher(). */
 		atomic_store_explicit(&wa->queued, 0, memory_order_seq_cst);
-		if (!stopped(wa) || word_load(wa) == wa->told ||
-		    atomic_load_explicit(&wa->armed, memory_order_acquire) == 0 ||
+		if (!stopped(wa) || word_load(wa) == wa->told || !is_armed(wa) ||
 		    atomic_exchange_explicit(&wa->queued, 1, memory_order_seq_cst) != 0)
 			break;
 	}
@@ -96,11 +104,10 @@ static bool look(struct wimm_uvm_watcher *wa)
 {
 	uint64_t now;
 
-	if (atomic_load_explicit(&wa->armed, memory_order_acquire) == 0 ||
-	    atomic_load_explicit(&wa->queued, memory_order_seq_cst) != 0)
+	if (!is_armed(wa) || atomic_load_explicit(&wa->queued, memory_order_seq_cst) != 0)
 		return false;
 	now = word_load(wa);
-	if (now == wa->seen ||
+	if (now == wa->seen || !is_armed(wa) ||
 	    atomic_exchange_explicit(&wa->queued, 1, memory_order_seq_cst) != 0)
 		return false;
 	wa->seen = now;
@@ -352,6 +359,7 @@ wimm_status wimm_free_uvm_watcher(struct wimm_uvm_watcher *wa)
 	if (!inside) {
 		wait_delivered(wa);
 		if (word_load(wa) != wa->told) {
+			wa->seen = word_load(wa); /* nobody looks any more */
 			atomic_store_explicit(&wa->queued, 1, memory_order_relaxed);
 			queue_up(wa);
 			wait_delivered(wa);

@@ -118,12 +118,13 @@ static void watcher_disarmed_reports_after_arming(void **state)
 {
 	struct watch *w = case_memory(sizeof(*w));
 	struct watch *other = case_memory(sizeof(*other));
+	uint64_t rounds = 100 * test_scale();
 
 	(void)state;
 	w->a = node_open(64);
 	assert_ok(wimm_alloc_uvm_watcher(w->a->engine, on_change, w, &w->watcher));
 	assert_ok(wimm_alloc_uvm_watcher(w->a->engine, on_change, other, &other->watcher));
-	for (uint64_t i = 1; i <= 10; i++) {
+	for (uint64_t i = 1; i <= rounds; i++) {
 		assert_ok(wimm_uvm_watcher_arm(w->watcher, 0));
 		assert_ok(wimm_uvm_watcher_arm(w->watcher, 0));
 		(void)wimm_uvm_watcher_add(w->watcher, 3);
