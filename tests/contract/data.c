@@ -402,7 +402,8 @@ static void two_writes_are_counted_in_either_order(void **state)
 static const struct contract_case cases[] = {
 	CASE(data_case_13_is_there_before_its_count),
 	CASE(data_empty_write_case_49_counts_once),
-	CASE_ONLY(data_beyond_4_gib_case_51_is_not_cut, ONLY_SIM | ONLY_ONE_NIC | ONLY_THREADS),
+	CASE_ONLY(data_beyond_4_gib_case_51_is_not_cut,
+	          ONLY_SIM | ONLY_ONE_NIC | ONLY_THREADS | ONLY_PLAIN),
 	CASE(data_odd_offsets_and_lengths_case_54_are_exact),
 	CASE(data_unequal_nics_case_61_works_both_ways),
 	CASE(data_split_case_63_leaves_no_remainder),

@@ -35,6 +35,7 @@ enum {
 	ONLY_MANY_NICS = 32,
 	ONLY_LONG = 64,     /* WIMM_TEST_SCALE of 10 or more, and no sanitizer */
 	ONLY_LASTING = 128, /* addresses that a successor can open; those of verbs are drawn anew */
+	ONLY_PLAIN = 256,   /* no sanitizer: their shadow of so much memory would not fit */
 };
 
 struct contract_case {

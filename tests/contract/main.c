@@ -48,7 +48,7 @@ static bool applies(unsigned only)
 	return !((only & ONLY_TCP && !tcp) || (only & ONLY_SIM && !sim) ||
 	         (only & ONLY_LASTING && verbs) || (only & ONLY_THREADS && cfg.driven) ||
 	         (only & ONLY_DRIVEN && !cfg.driven) || (only & ONLY_ONE_NIC && cfg.nics != 1) ||
-	         (only & ONLY_MANY_NICS && cfg.nics < 2) ||
+	         (only & ONLY_MANY_NICS && cfg.nics < 2) || (only & ONLY_PLAIN && TEST_SANITIZED) ||
 	         (only & ONLY_LONG && (test_scale() < 10 || TEST_SANITIZED)));
 }
 

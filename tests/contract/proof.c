@@ -5,7 +5,6 @@
 
 #include <string.h>
 
-
 #define LONGEST (512u << 10)
 #define POISON  0xdeadbeefdeadbeefu
 
@@ -44,7 +43,7 @@ static void poison(uint8_t *at, uint64_t len_bytes)
 struct proof {
 	struct node *b;
 	uint64_t len, seed, wrong, looked;
-	uint64_t flag;
+	uint64_t flag, sent;
 };
 
 static void look(void *context, const struct wimm_done *done)
@@ -97,6 +96,7 @@ static void payload_is_readable_before_its_count_every_time(void **state)
 	struct proof *p = case_memory(sizeof(*p));
 	struct wimm_on_done in_callback = { .fn = look, .context = p };
 	struct wimm_on_done by_flag = { .flag = &p->flag };
+	struct wimm_on_done to_sent = { .flag = &p->sent };
 	struct wimm_paged_writes pages = WIMM_PAGED_WRITES_INIT;
 	uint32_t list[16];
 
@@ -117,7 +117,7 @@ static void payload_is_readable_before_its_count_every_time(void **state)
 
 		p->len = w.len_bytes;
 		p->seed = i;
-		p->flag = 0;
+		p->flag = p->sent = 0;
 		poison(b->mem, p->len);
 		write_words(a->mem, p->len, i);
 		w.flags = WIMM_IMM;
@@ -126,8 +126,8 @@ static void payload_is_readable_before_its_count_every_time(void **state)
 		                                i % 2 == 0 ? &in_callback : &by_flag, NULL));
 		do {
 			st = i % 5 == 0 && i % 16 != 0
-			             ? wimm_submit_paged_writes(a->engine, &pages, NULL, NULL)
-			             : wimm_submit_single_write(a->engine, &w, NULL, NULL);
+			             ? wimm_submit_paged_writes(a->engine, &pages, &to_sent, NULL)
+			             : wimm_submit_single_write(a->engine, &w, &to_sent, NULL);
 			if (st == WIMM_AGAIN)
 				drive();
 		} while (st == WIMM_AGAIN);
@@ -137,6 +137,7 @@ static void payload_is_readable_before_its_count_every_time(void **state)
 		else
 			wait_flag(p);
 		assert_int_equal(p->wrong, 0);
+		drive_until(wimm_flag_load(&p->sent) == 1); /* only then the source is ours */
 	}
 	assert_int_equal(p->looked, rounds);
 }
