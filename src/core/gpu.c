@@ -20,7 +20,7 @@ bool gpu_leg_plan(struct worker *w, struct leg *leg)
 {
 	if (!both_ends(leg))
 		return false;
-	leg->gpu = true;
+	leg->op->flags |= OP_STAYS;
 	leg->as_list = leg->op->kind == OP_PAGED && leg->end > 0;
 	return shard_plan_gpu(w, leg->dst->peer, leg);
 }

@@ -73,10 +73,9 @@ struct leg {
 	uint32_t pieces;    /* slices: requests a part */
 	uint32_t used; /* paths it was posted on, a bit each */
 	uint32_t losses; /* of paths of its peer, before it was posted first */
-	uint8_t path_count; /* planned paths; 0: not planned yet */
+	uint8_t path_count; /* planned paths; 0: not planned yet; LEG_GPU: nor that */
 	uint8_t path_map[WIMM_MAX_NICS];
 	bool held; /* counts in remote_mr.refs */
-	bool gpu;     /* memory of GPUs at both ends: gpu.c */
 	bool as_list; /* all its pages are one request */
 	enum leg_state {
 		LEG_IDLE = 0,   /* not taken by a remote region yet */
@@ -189,6 +188,11 @@ static inline wimm_op op_id(const struct op *op)
 
 	return (state >> OP_STATE_BITS) << 32 | (op->index + 1);
 }
+
+/* In leg.path_count: not planned yet, and memory of a GPU at an end. One look tells both. */
+#define LEG_GPU UINT8_MAX
+/* In op.flags beside those of the caller: no request of it may go elsewhere than planned. */
+#define OP_STAYS (UINT32_C(1) << 31)
 
 /* Ids: generation << 32 | index + 1. Tokens of work requests: generation << 32 | index << 8 |
  * bits. */

@@ -154,14 +154,12 @@ static uint32_t post_elsewhere(struct worker *w, struct peer *p, struct leg *leg
 
 /* Post up to max requests of a leg; fewer when its paths are full. False: the leg failed, and its
  * operation may be gone. */
-__attribute__((noinline)) static bool leg_post(struct worker *w, struct peer *p, struct leg *leg,
-                                               uint32_t max, uint32_t *out_posted)
+static bool leg_post(struct worker *w, struct peer *p, struct leg *leg, uint32_t max,
+                     uint32_t *out_posted)
 {
 	uint32_t posted = 0;
 
 	*out_posted = 0;
-	if (__builtin_expect(leg->as_list, 0))
-		return gpu_list_post(w, p, leg, out_posted);
 	while (leg->next < leg->end && posted < max) {
 		uint32_t room = max - posted < 256 ? max - posted : 256;
 		uint32_t count;
@@ -213,24 +211,23 @@ __attribute__((noinline, cold)) static void no_path(struct worker *w, struct leg
 		              "no path of this peer uses the pinned NIC");
 }
 
-static inline bool leg_plan(struct worker *w, struct peer *p, struct leg *leg)
-{
-	const struct wimm_mr *src = leg->op->src;
-
-	if (__builtin_expect(src != NULL && (src->device >= 0) | leg->dst->gpu, 0))
-		return gpu_leg_plan(w, leg);
-	return shard_plan(w, p, leg);
-}
-
 void post_leg_ready(struct worker *w, struct leg *leg, bool at_once)
 {
 	struct peer *p = leg->dst->peer;
 	uint32_t posted;
 
 	DASSERT(p->state == PEER_UP && leg->next == 0);
-	if (p->ending_step == 0 && leg->path_count == 0 && !leg_plan(w, p, leg)) {
-		no_path(w, leg);
-		return;
+	if (leg->path_count == 0) {
+		if (p->ending_step == 0 && !shard_plan(w, p, leg)) {
+			no_path(w, leg);
+			return;
+		}
+	} else if (leg->path_count == LEG_GPU && p->ending_step == 0) {
+		if (!gpu_leg_plan(w, leg)) {
+			no_path(w, leg);
+			return;
+		}
+		at_once = !leg->as_list;
 	}
 	leg->state = LEG_IDLE;
 	/* The first request of a new operation goes out at once, even when others wait for their
@@ -262,7 +259,9 @@ static void peer_turn(struct worker *w, struct peer *p)
 		struct leg *leg = LIST_ENTRY(p->pending.next, struct leg, link);
 		uint32_t left = w->post_batch - leg->turn;
 		uint32_t posted;
-		bool alive = leg_post(w, p, leg, left < budget ? left : budget, &posted);
+		bool alive = leg->as_list ? gpu_list_post(w, p, leg, &posted)
+		                          : leg_post(w, p, leg, left < budget ? left : budget,
+		                                     &posted);
 
 		budget -= posted;
 		if (!alive)

@@ -130,10 +130,31 @@ static void plan_pages(struct worker *w, struct leg *leg, uint32_t paths)
 	leg->path_count = (uint8_t)paths;
 }
 
+/* One path and one request: there is nothing to choose. */
+static inline bool plan_short(const struct worker *w, struct peer *p, struct leg *leg)
+{
+	const struct op *op = leg->op;
+
+	if (p->path_count != 1 || op->kind == OP_PAGED || leg->len_bytes > w->max_write_bytes ||
+	    p->path[0].state != PATH_UP || (op->flags & WIMM_PIN_NIC) != 0)
+		return false;
+	leg->path_map[0] = 0;
+	leg->path_count = 1;
+	leg->pieces = 1;
+	leg->run = 1;
+	leg->end = 1;
+	leg->parts = 1;
+	return true;
+}
+
 bool shard_plan(struct worker *w, struct peer *p, struct leg *leg)
 {
 	const struct op *op = leg->op;
-	uint32_t paths = pick_paths(p, op, leg->path_map);
+	uint32_t paths;
+
+	if (plan_short(w, p, leg))
+		return true;
+	paths = pick_paths(p, op, leg->path_map);
 
 	if (paths == 0)
 		return false;
@@ -177,7 +198,7 @@ bool shard_any_path(const struct leg *leg)
 {
 	const struct op *op = leg->op;
 
-	if ((op->flags & WIMM_PIN_NIC) != 0 || leg->gpu)
+	if ((op->flags & (WIMM_PIN_NIC | OP_STAYS)) != 0)
 		return false;
 	if ((op->flags & WIMM_IMM) == 0)
 		return true;

@@ -179,6 +179,13 @@ static void leg_init(struct leg *leg, struct op *op, const struct wimm_remote_mr
 	list_init(&leg->link);
 }
 
+static inline void leg_kind(struct leg *leg, const struct wimm_mr *src,
+                            const struct wimm_remote_mr *dst)
+{
+	if (__builtin_expect(src->device >= 0 || dst->gpu, 0))
+		leg->path_count = LEG_GPU;
+}
+
 static void set_source(struct op *op, const struct wimm_mr *src, uint32_t generation)
 {
 	op->src = src;
@@ -218,6 +225,7 @@ static wimm_status single_write(struct wimm_engine *engine, const struct wimm_wr
 	op->leg_count = 1;
 	op->bytes_total = wr->len_bytes;
 	leg_init(&op->leg, op, wr->dst, seen.dst_generation);
+	leg_kind(&op->leg, wr->src, wr->dst);
 	op->peer = seen.peer;
 	op->leg.src_offset = wr->src_offset_bytes;
 	op->leg.dst_offset = wr->dst_offset_bytes;
@@ -401,6 +409,7 @@ static wimm_status paged_writes(struct wimm_engine *engine, const struct wimm_pa
 	op->leg_count = op->paged.count != 0;
 	op->bytes_total = op->paged.count * wr->page_len_bytes;
 	leg_init(&op->leg, op, wr->dst, seen.dst_generation);
+	leg_kind(&op->leg, wr->src, wr->dst);
 	op->peer = seen.peer;
 	op->leg.src_offset = wr->src_pages.offset_bytes;
 	op->leg.dst_offset = wr->dst_pages.offset_bytes;
@@ -543,6 +552,7 @@ static wimm_status scatter(struct wimm_engine *engine, const struct wimm_scatter
 		struct leg *leg = &t.legs[i];
 
 		leg_init(leg, NULL, e->dst, seen_dest(e->dst));
+		leg_kind(leg, s->src, e->dst);
 		leg->src_offset = e->src_offset_bytes;
 		leg->dst_offset = e->dst_offset_bytes;
 		leg->len_bytes = e->len_bytes;

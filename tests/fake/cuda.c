@@ -113,9 +113,14 @@ static void *host(uint64_t ptr)
 
 static void *shadow_of(uint64_t ptr)
 {
-	struct range *r = range_of(ptr);
+	struct range *r;
+	void *at;
 
-	return r && r->shadow ? r->shadow + (ptr - r->addr) : NULL;
+	pthread_mutex_lock(&lock);
+	r = range_of(ptr);
+	at = r && r->shadow ? r->shadow + (ptr - r->addr) : NULL;
+	pthread_mutex_unlock(&lock);
+	return at;
 }
 
 static uint32_t count_objects(void)
@@ -322,15 +327,20 @@ struct handle {
 
 EXPORT int cuIpcGetMemHandle(struct handle *out, uint64_t ptr)
 {
-	struct range *r = range_of(ptr);
+	struct range *r;
+	int code = INVALID_VALUE;
 
-	if (!r || !r->shadow || r->vmm || r->addr != ptr)
-		return INVALID_VALUE;
 	memset(out, 0, sizeof(*out));
-	out->pid = getpid();
-	out->fd = r->fd;
-	out->bytes = r->bytes;
-	return OK;
+	pthread_mutex_lock(&lock);
+	r = range_of(ptr);
+	if (r && r->shadow && !r->vmm && r->addr == ptr) {
+		out->pid = getpid();
+		out->fd = r->fd;
+		out->bytes = r->bytes;
+		code = OK;
+	}
+	pthread_mutex_unlock(&lock);
+	return code;
 }
 
 EXPORT int cuIpcOpenMemHandle_v2(uint64_t *out, struct handle h, unsigned int flags)
@@ -358,9 +368,14 @@ EXPORT int cuIpcOpenMemHandle_v2(uint64_t *out, struct handle h, unsigned int fl
 
 EXPORT int cuIpcCloseMemHandle(uint64_t ptr)
 {
-	struct range *r = range_of(ptr);
+	struct range *r;
+	bool mine;
 
-	if (!r || !r->imported || r->addr != ptr)
+	pthread_mutex_lock(&lock);
+	r = range_of(ptr);
+	mine = r && r->imported && r->addr == ptr;
+	pthread_mutex_unlock(&lock);
+	if (!mine)
 		return INVALID_VALUE;
 	test_free(ptr);
 	return OK;
@@ -380,22 +395,25 @@ static uint64_t add_allocation(int fd, size_t bytes)
 
 EXPORT int cuMemRetainAllocationHandle(uint64_t *out, void *ptr)
 {
-	struct range *r = range_of((uint64_t)(uintptr_t)ptr);
+	struct range *r;
 
-	if (!r || !r->vmm)
-		return INVALID_VALUE;
-	*out = add_allocation(fcntl(r->fd, F_DUPFD_CLOEXEC, 0), r->bytes);
-	return OK;
+	pthread_mutex_lock(&lock);
+	r = range_of((uint64_t)(uintptr_t)ptr);
+	*out = r && r->vmm ? add_allocation(fcntl(r->fd, F_DUPFD_CLOEXEC, 0), r->bytes) : 0;
+	pthread_mutex_unlock(&lock);
+	return *out != 0 ? OK : INVALID_VALUE;
 }
 
 EXPORT int cuMemRelease(uint64_t handle)
 {
 	struct allocation *a = &allocations[handle - 1];
 
+	pthread_mutex_lock(&lock);
 	if (--a->refs == 0) {
 		(void)close(a->fd);
 		objects--;
 	}
+	pthread_mutex_unlock(&lock);
 	return OK;
 }
 
@@ -417,7 +435,9 @@ EXPORT int cuMemImportFromShareableHandle(uint64_t *out, void *os_handle, int ty
 	(void)type;
 	if (fd < 0)
 		return INVALID_VALUE;
+	pthread_mutex_lock(&lock);
 	*out = add_allocation(fd, (size_t)lseek(fd, 0, SEEK_END));
+	pthread_mutex_unlock(&lock);
 	return OK;
 }
 
@@ -557,7 +577,7 @@ static int ask(struct op op)
 		code = OUT_OF_MEMORY;
 	if (code == OK)
 		ops[op_count++] = op;
-	if (!fake_cuda_knobs.hold)
+	if (!__atomic_load_n(&fake_cuda_knobs.hold, __ATOMIC_ACQUIRE))
 		(void)run_locked();
 	pthread_mutex_unlock(&lock);
 	return code;

@@ -101,7 +101,7 @@ static void gpu_single_write_lands_and_is_counted_after_its_bytes(void **state)
 	assert_memory_equal(b.shadow + 200, a.shadow + 100, 5000);
 	assert_ok(wimm_forget_imm(b.engine, IMM, &count));
 	assert_int_equal(count, 1);
-	fake->hold = 1;
+	__atomic_store_n(&fake->hold, 1, __ATOMIC_RELEASE);
 	wr.src = a.mr;
 	wr.dst = to;
 	wr.len_bytes = BYTES;
@@ -113,7 +113,7 @@ static void gpu_single_write_lands_and_is_counted_after_its_bytes(void **state)
 	assert_ok(wimm_poll_imm(b.engine, IMM, &count));
 	assert_int_equal(count, 0);
 	assert_int_equal(wimm_flag_load(&flag), 0);
-	fake->hold = 0;
+	__atomic_store_n(&fake->hold, 0, __ATOMIC_RELEASE);
 	while (wimm_flag_load(&flag) == 0)
 		(void)fake->run();
 	assert_memory_equal(b.shadow, a.shadow, BYTES);

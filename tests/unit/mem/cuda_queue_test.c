@@ -30,12 +30,12 @@ static void queue_copy_under_way_is_not_done_before_it_has_run(void **state)
 
 	(void)state;
 	memset(host, 9, PAGE);
-	fake->hold = 1;
+	__atomic_store_n(&fake->hold, 1, __ATOMIC_RELEASE);
 	assert_ok(cuda_queue_copy(q, dev, (uint64_t)(uintptr_t)host, PAGE, &a));
 	assert_ok(cuda_queue_copy_device(q, dev + PAGE, dev, PAGE, &b));
 	assert_true(b > a);
 	assert_false(cuda_queue_done(q, a));
-	fake->hold = 0;
+	__atomic_store_n(&fake->hold, 0, __ATOMIC_RELEASE);
 	assert_true(fake->run() > 0);
 	assert_true(cuda_queue_done(q, b));
 	assert_int_equal(((uint8_t *)fake->shadow(dev))[PAGE + 100], 9);
@@ -82,7 +82,7 @@ static void queue_batch_has_one_ticket_for_all(void **state)
 	uint64_t ticket = 0;
 
 	(void)state;
-	fake->hold = 1;
+	__atomic_store_n(&fake->hold, 1, __ATOMIC_RELEASE);
 	cuda_queue_begin(q);
 	for (uint64_t i = 0; i < 8; i++)
 		assert_ok(cuda_queue_copy_device(q, dev + BYTES / 2 + i * 100, dev + i, 64,
@@ -90,7 +90,7 @@ static void queue_batch_has_one_ticket_for_all(void **state)
 	assert_int_equal(ticket, 0);
 	assert_ok(cuda_queue_end(q, &ticket));
 	assert_false(cuda_queue_done(q, ticket));
-	fake->hold = 0;
+	__atomic_store_n(&fake->hold, 0, __ATOMIC_RELEASE);
 	(void)fake->run();
 	assert_true(cuda_queue_done(q, ticket));
 	fake->free(dev);
