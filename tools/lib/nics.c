@@ -30,11 +30,13 @@ static int64_t sys_number(const char *pattern, const char *device, int64_t fallb
 		return fallback;
 	if (found.gl_pathc != 0) {
 		FILE *file = fopen(found.gl_pathv[0], "re");
-		long long number;
+		char line[64], *end = line;
 
 		if (file != NULL) {
-			if (fscanf(file, "%lld", &number) == 1)
-				value = number;
+			if (fgets(line, sizeof(line), file) != NULL)
+				value = strtoll(line, &end, 10);
+			if (end == line)
+				value = fallback;
 			(void)fclose(file);
 		}
 	}
