@@ -175,6 +175,10 @@ static void print_providers(const cJSON *info)
 	printf("\nMemory\n");
 	cJSON_ArrayForEach(memory, list_of(info, "memory"))
 		printf("  %-8s %s\n", member_text(memory, "kind"), member_text(memory, "state"));
+	cJSON_ArrayForEach(memory, list_of(info, "gpus"))
+		printf("  GPU %s: %s, %.0f multiprocessors; NICs behind another switch: %s\n",
+		       member_text(memory, "pci"), member_text(memory, "name"),
+		       member_number(memory, "sms"), member_text(memory, "flush"));
 }
 
 static void print_limits(const cJSON *info)

@@ -2,6 +2,8 @@
 /* wimm_info_json(): this machine and this build, for people and for bug reports. */
 #include "base/config.h"
 #include "base/json.h"
+#include "mem/cuda_info.h"
+#include "mem/kernels.h"
 #include "prov/prov.h"
 
 #include <wimm/engine.h>
@@ -147,8 +149,36 @@ static void add_same_host(struct json *j)
 	json_close_object(j);
 }
 
+static void add_gpu(struct json *j, int device)
+{
+	struct mem_cuda_card card;
+	char pci[32];
+
+	if (!mem_cuda_card(device, &card))
+		return;
+	(void)snprintf(pci, sizeof(pci), "%04" PRIx32 ":%02" PRIx32 ":%02" PRIx32,
+	               (uint32_t)(card.pci >> 32), (uint32_t)(card.pci >> 16) & 0xffff,
+	               (uint32_t)card.pci & 0xffff);
+	json_open_object(j, NULL);
+	json_i64(j, "device", device);
+	json_text(j, "name", card.name);
+	json_text(j, "pci", pci);
+	json_u64(j, "sms", card.sms);
+	json_bool(j, "gpu_direct_rdma", card.gpu_direct);
+	json_bool(j, "dma_buf", card.dma_buf);
+	json_i64(j, "writes_ordering", card.writes_ordering);
+	json_text(j, "flush_below_one_switch",
+	          mem_flush_text(mem_flush_rule(true, card.writes_ordering, card.flush_options,
+	                                        true)));
+	json_text(j, "flush", mem_flush_text(mem_cuda_far_rule(&card)));
+	json_close_object(j);
+}
+
 static void add_memory(struct json *j)
 {
+	char why[256] = "";
+	int count = mem_cuda_count(why, sizeof(why));
+
 	json_open_array(j, "memory");
 	json_open_object(j, NULL);
 	json_text(j, "kind", "host");
@@ -157,9 +187,14 @@ static void add_memory(struct json *j)
 	json_close_object(j);
 	json_open_object(j, NULL);
 	json_text(j, "kind", "cuda");
-	json_bool(j, "in_build", false);
-	json_text(j, "state", NOT_IN_BUILD);
+	json_bool(j, "in_build", true);
+	json_text(j, "state", count < 0 ? why : count == 0 ? "no card found" : "ready");
+	json_bool(j, "kernels", kernels_image() != NULL);
 	json_close_object(j);
+	json_close_array(j);
+	json_open_array(j, "gpus");
+	for (int i = 0; i < count; i++)
+		add_gpu(j, i);
 	json_close_array(j);
 }
 
