@@ -10,6 +10,8 @@
 #define CLOSE_LINGER_NS (50 * CLOCK_NS_PER_MS)
 /* Turns for what callbacks asked for when the threads had ended. */
 #define REST_TURNS_MAX 1000
+/* Looks without a pause in between. */
+#define LOOKS_AT_ONCE 16
 /* Turns without anything to do after which a caller-driven engine has no more for now. */
 #define IDLE_TURNS 4
 
@@ -72,6 +74,21 @@ static void look_fenced(struct worker *w, void *arg)
 			*(bool *)arg = false;
 }
 
+/* Between two looks: nothing at first, then a quarter of a millisecond, so that a goodbye that nobody
+ * answers does not cost a core. */
+static void pause_for(struct wimm_engine *engine, uint64_t now_ns, uint32_t looks, bool busy)
+{
+	struct worker *w = &engine->worker;
+	uint64_t until_ns = clock_deadline_ns(now_ns, CLOCK_NS_PER_MS / 4);
+
+	if (looks < LOOKS_AT_ONCE || busy || engine->env.now_ns != NULL)
+		plat_thread_yield();
+	else if (w->own_threads)
+		(void)wake_wait(&w->room, until_ns); /* nobody else waits there any more */
+	else
+		worker_wait(w, until_ns);
+}
+
 /* Run until `look` says yes, at most so long. */
 static void run_until(struct wimm_engine *engine, void (*look)(struct worker *w, void *arg),
                       uint64_t max_ns)
@@ -82,12 +99,11 @@ static void run_until(struct wimm_engine *engine, void (*look)(struct worker *w,
 	uint64_t last;
 	uint32_t idle = 0;
 
-	for (;;) {
-		bool yes = false;
+	for (uint32_t looks = 0;; looks++) {
+		bool yes = false, busy = false;
 
 		if (!w->own_threads) {
-			bool busy = worker_step(w, now);
-
+			busy = worker_step(w, now);
 			busy = deliver_run(engine, UINT32_MAX) != 0 || busy;
 			idle = busy ? 0 : idle + 1;
 		}
@@ -101,7 +117,7 @@ static void run_until(struct wimm_engine *engine, void (*look)(struct worker *w,
 		/* A clock from outside that stands still: nothing comes by waiting. */
 		if (engine->env.now_ns != NULL && idle >= IDLE_TURNS)
 			return;
-		plat_thread_yield();
+		pause_for(engine, now, looks, busy);
 	}
 }
 
