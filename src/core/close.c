@@ -74,8 +74,8 @@ static void look_fenced(struct worker *w, void *arg)
 			*(bool *)arg = false;
 }
 
-/* Between two looks: nothing at first, then a quarter of a millisecond, so that a goodbye that nobody
- * answers does not cost a core. */
+/* Between two looks: nothing at first, then a quarter of a millisecond, so that a goodbye that
+ * nobody answers does not cost a core. */
 static void pause_for(struct wimm_engine *engine, uint64_t now_ns, uint32_t looks, bool busy)
 {
 	struct worker *w = &engine->worker;
