@@ -445,7 +445,7 @@ static void take_back(struct worker *w, struct op *op, struct leg *leg)
 	for (uint32_t i = 0; i < p->path_count; i++) {
 		struct path *path = &p->path[i];
 
-		if (path->state != PATH_UP || path->outstanding == 0)
+		if (path->state != PATH_UP || path->outstanding == 0 || (leg->used >> i & 1) == 0)
 			continue;
 		if (!w->nic[path->nic].caps.can_cancel) {
 			path_lost(w, path, WIMM_E_PATH_LOST, 0,
