@@ -28,14 +28,27 @@ bool node_acts(const struct run *run, uint32_t n)
 void pair_spoil(struct run *run, uint32_t a, uint32_t b)
 {
 	run->spoils++;
-	run->dirty[a][b] = true;
-	run->dirty[b][a] = true;
+	run->dirty[a][b] = run->lossy[a][b] = true;
+	run->dirty[b][a] = run->lossy[b][a] = true;
 }
 
 void node_spoil(struct run *run, uint32_t n)
 {
 	for (uint32_t i = 0; i < run->nodes; i++)
 		pair_spoil(run, n, i);
+}
+
+void node_leaves(struct run *run, uint32_t n)
+{
+	run->spoils++;
+	for (uint32_t i = 0; i < run->nodes; i++)
+		run->dirty[n][i] = run->dirty[i][n] = true;
+}
+
+bool pair_lossless(const struct run *run, uint32_t a, uint32_t b)
+{
+	/* "late" acknowledges what may land behind the goodbye. */
+	return run->cfg.profile[0] == 'l' ? pair_clean(run, a, b) : !run->lossy[a][b];
 }
 
 bool pair_clean(const struct run *run, uint32_t a, uint32_t b)
@@ -51,6 +64,14 @@ uint32_t node_of(const struct run *run, const uint8_t *instance)
 		if (memcmp(run->node[n].instance, instance, sizeof(run->node[n].instance)) == 0)
 			return n;
 	return NONE; /* of a former life */
+}
+
+/* Lost without a goodbye: what nobody has consumed yet goes with it. */
+static void peer_dropped(struct run *run, const struct node *n, const uint8_t *instance)
+{
+	for (uint32_t i = 0; i < run->nodes; i++)
+		if (memcmp(run->node[i].instance, instance, sizeof(run->node[i].instance)) == 0)
+			run->lossy[i][n->index] = true;
 }
 
 static void on_peer_event(void *context, const struct wimm_peer_event *event)
@@ -69,6 +90,8 @@ static void on_peer_event(void *context, const struct wimm_peer_event *event)
 	run->stats.pattern[PATTERN_PATH_BACK] += event->kind == WIMM_PEER_NIC_BACK;
 	if (event->kind == WIMM_PEER_NIC_BACK)
 		return;
+	if (event->kind == WIMM_PEER_DOWN && strcmp(event->text, "it said goodbye") != 0)
+		peer_dropped(run, n, event->instance);
 	if (event->kind == WIMM_PEER_UP || event->kind == WIMM_PEER_RESTARTED || other == NONE)
 		return;
 	if (!n->closing && node_alive(run, other) && pair_clean(run, n->index, other))
@@ -276,7 +299,7 @@ void node_close(struct run *run, uint32_t index)
 	n->closing = true;
 	n->closing_until_ns = n->killed ? 0 : run_now(run) + draw(run, 0, 600) * US;
 	if (!run->ending) {
-		node_spoil(run, index);
+		node_leaves(run, index);
 		if (n->frozen)
 			sim_thaw(run->world, n->instance);
 		n->frozen = false;

@@ -10,10 +10,13 @@ void faults_listen(void *context, enum sim_fault kind, uint32_t nic)
 	struct run *run = context;
 
 	switch (kind) {
+	case SIM_BAD_KEY:
+		run->bad_keys += !run->corrupts; /* nobody made it so */
+		node_spoil(run, nic_node(nic));
+		return;
 	case SIM_LOSS_UNSENT:
 	case SIM_LOSS_UNKNOWN:
 	case SIM_LOSS_LANDED:
-	case SIM_BAD_KEY:
 	case SIM_PATH_REFUSED:
 	case SIM_NIC_DEATH:
 		node_spoil(run, nic_node(nic));
@@ -140,8 +143,10 @@ static void lose(struct run *run, uint32_t n, uint32_t kind)
 static void corrupt(struct run *run, uint32_t n, uint32_t unused)
 {
 	(void)unused;
-	if (!run->ending)
-		sim_corrupt_next(run->world, any_nic(run, n), 1);
+	if (run->ending)
+		return;
+	run->corrupts = true;
+	sim_corrupt_next(run->world, any_nic(run, n), 1);
 }
 
 static void remove_peer(struct run *run, uint32_t n, uint32_t other)

@@ -94,7 +94,8 @@ void fence_settled(struct run *run, struct rec *rec, uint32_t answer)
 	if (answer != WIMM_FENCE_CONFIRMED && answer != WIMM_FENCE_FENCED)
 		broken(run, "node %u: fence rec %u is done without an answer", rec->node,
 		       rec->index);
-	if (rec->settle_ns > rec->submit_ns + half_ns + 5 * US && !rec->no_slack && !n->closing)
+	if (rec->settle_ns > rec->submit_ns + half_ns + 5 * US && !rec->no_slack && !n->closing &&
+	    n->lazy_ns == 0)
 		broken(run, "node %u: fence rec %u took %u us of %u", rec->node, rec->index,
 		       (unsigned)((rec->settle_ns - rec->submit_ns) / US), (unsigned)rec->count);
 	if (answer == WIMM_FENCE_FENCED && rec->surely && rec->spoils == run->spoils &&

@@ -38,7 +38,7 @@ static uint64_t surely_counted(const struct run *run, const struct group *g)
 		const struct rec *rec = &run->rec[s->rec];
 
 		if (rec->state == REC_SETTLED && rec->status == WIMM_OK &&
-		    pair_clean(run, rec->node, g->node))
+		    pair_lossless(run, rec->node, g->node))
 			count += s->imms;
 	}
 	return count;

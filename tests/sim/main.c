@@ -208,7 +208,7 @@ static void run_some(struct figures *f, uint64_t first, uint32_t count, uint32_t
 	}
 }
 
-/* Whether all went well; the others go on to their ends. */
+/* Whether all went well; the first that finds something ends the others. */
 static bool run_jobs(struct figures *f, uint64_t first, uint32_t count, uint32_t jobs)
 {
 	pid_t pid[JOBS_MAX];
@@ -220,12 +220,17 @@ static bool run_jobs(struct figures *f, uint64_t first, uint32_t count, uint32_t
 			run_some(f, first, count, j, jobs);
 			_Exit(0);
 		}
+		well = well && pid[j] > 0;
 	}
-	for (uint32_t j = 0; j < jobs; j++) {
+	for (uint32_t left = jobs; left > 0; left--) {
 		int status = -1;
 
-		if (pid[j] < 0 || waitpid(pid[j], &status, 0) < 0 || status != 0)
-			well = false;
+		if (wait(&status) > 0 && status == 0 && well)
+			continue;
+		for (uint32_t j = 0; j < jobs && well; j++)
+			if (pid[j] > 0)
+				kill(pid[j], SIGKILL);
+		well = false;
 	}
 	return well;
 }

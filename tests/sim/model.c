@@ -309,7 +309,8 @@ static void check_prompt(struct run *run, const struct rec *rec)
 		due = rec->submit_ns + rec->deadline_us * US;
 	if (rec->cancel_ns != 0 && rec->cancel_ns < due)
 		due = rec->cancel_ns;
-	if (due == UINT64_MAX || rec->no_slack || run->node[rec->node].closing)
+	if (due == UINT64_MAX || rec->no_slack || run->node[rec->node].lazy_ns != 0 ||
+	    run->node[rec->node].closing)
 		return;
 	if (run_now(run) > due + PROMPT_NS)
 		broken(run, "node %u: rec %u settled %.3f us after its cancel or deadline",
@@ -321,7 +322,7 @@ static void check_prompt(struct run *run, const struct rec *rec)
 static void check_blame(struct run *run, const struct rec *rec)
 {
 	const struct run *r = run;
-	uint64_t slack_ns = r->cfg.max_delay_ns + r->cfg.ctl_delay_ns + MS;
+	uint64_t slack_ns = 2 * r->cfg.max_delay_ns + r->cfg.ctl_delay_ns + 50 * US;
 	uint64_t last_ns = 0;
 
 	if ((rec->status != WIMM_E_PATH_LOST && rec->status != WIMM_E_NIC_LOST) ||

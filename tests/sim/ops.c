@@ -245,6 +245,15 @@ static void deadline_passed(struct run *run, uint32_t index, uint32_t unused)
 		spoil_for_fence(run, &run->rec[index]);
 }
 
+/* While a node closes, time goes on without actions. */
+void deadlines_look(struct run *run)
+{
+	for (uint32_t i = 0; i < run->recs; i++)
+		if (run->rec[i].deadline_us != 0 &&
+		    run->rec[i].submit_ns + run->rec[i].deadline_us * US <= run_now(run))
+			deadline_passed(run, i, 0);
+}
+
 static void tell_accepted(struct run *run, const struct rec *rec)
 {
 	static const char *const kinds[REC_KINDS] = { "write", "pages",  "scatter", "barrier",

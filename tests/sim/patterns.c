@@ -64,10 +64,24 @@ static void start_send(struct run *run, uint32_t from, uint32_t to)
 	rec_submit(run, rec->index, 0);
 }
 
+/* Whatever has settled cannot be cancelled, and its id never means another operation. */
+static void cancel_settled(struct run *run)
+{
+	uint32_t back = (uint32_t)draw(run, 0, run->recs - 1 < 60 ? run->recs - 1 : 60);
+	const struct rec *rec = &run->rec[run->recs - 1 - back];
+
+	if (rec->state == REC_SETTLED && rec->op != 0 && rec->kind != REC_BARRIER &&
+	    node_acts(run, rec->node) && run->node[rec->node].life == rec->life &&
+	    wimm_cancel(run->node[rec->node].engine, rec->op) != WIMM_E_NOT_FOUND)
+		broken(run, "node %u: rec %u has settled and was cancelled", rec->node, rec->index);
+}
+
 static void cancel_some(struct run *run, uint32_t unused, uint32_t unused2)
 {
 	(void)unused;
 	(void)unused2;
+	for (uint32_t i = 0; i < 4 && run->recs > 0; i++)
+		cancel_settled(run);
 	for (uint32_t tries = 0; tries < 20 && run->recs > 0; tries++) {
 		uint32_t back = (uint32_t)draw(run, 0, run->recs - 1 < 60 ? run->recs - 1 : 60);
 		struct rec *rec = &run->rec[run->recs - 1 - back];
@@ -270,7 +284,8 @@ static void start_stream(struct run *run, uint32_t unused, uint32_t unused2)
 	(void)unused2;
 	s->from = any_node(run);
 	s->to = (s->from + 1) % run->nodes;
-	if (!node_acts(run, s->from) || !node_alive(run, s->to))
+	if (!node_acts(run, s->from) || !node_alive(run, s->to) ||
+	    run->node[s->from].lazy_ns != 0 || run->node[s->to].lazy_ns != 0)
 		return;
 	victim = rec_new(run, REC_PAGED, s->from);
 	if (!victim || slots_new(run, victim, s->to, MR_KEEP, 16, 24, 200) == NONE)

@@ -110,14 +110,21 @@ static bool awake(struct run *run, struct node *n)
 	       worker_next_ns(w) <= run_now(run);
 }
 
+/* Its program does something else. */
+static bool rests(const struct run *run, const struct node *n)
+{
+	return n->lazy_ns != 0 && !run->ending && run_now(run) < n->turn_ns;
+}
+
 static bool node_turn(struct run *run, struct node *n)
 {
 	int busy = 0;
 
 	if (!n->engine || n->frozen || n->closing)
 		return false;
-	if (!patterns_turn(run, n->index) || !awake(run, n))
+	if (rests(run, n) || !patterns_turn(run, n->index) || !awake(run, n))
 		return false;
+	n->turn_ns = run_now(run) + n->lazy_ns;
 	if (wimm_progress(n->engine, &busy) != WIMM_OK)
 		broken(run, "node %u: progress refused", n->index);
 	n->busy = busy != 0;
@@ -140,6 +147,8 @@ static void turns(struct run *run)
 		if (++count > TURNS_AT_ONCE_MAX)
 			broken(run, "engines are busy without end at one moment");
 	}
+	if (run->bad_keys != 0)
+		broken(run, "a write went to a region that was released");
 	if (sim_violation(run->world))
 		broken(run, "against prov.h: %s", sim_violation(run->world));
 }
@@ -157,6 +166,8 @@ static uint64_t next_ns(struct run *run)
 		if (!n->engine || n->frozen || n->closing || patterns_rest(run, i))
 			continue;
 		own = worker_next_ns(&n->engine->worker);
+		if (rests(run, n) && (own < n->turn_ns || awake(run, n)))
+			own = n->turn_ns;
 		if (own < next)
 			next = own;
 	}
@@ -196,6 +207,7 @@ void run_slice(struct run *run, uint64_t limit_ns)
 	turns(run);
 	next = next_ns(run);
 	sim_world_advance(run->world, next < limit_ns ? next : limit_ns);
+	deadlines_look(run);
 	turns(run);
 	run->nested = false;
 }
@@ -280,6 +292,8 @@ void run_open(struct run *run, uint64_t seed, bool verbose)
 	memory_reset(run);
 	for (uint32_t n = 0; n < run->nodes; n++) {
 		run->node[n].nics = (uint32_t)draw(run, 1, NICS_MAX);
+		run->node[n].lazy_ns = chance(run, 8) ? draw(run, 20, 400) * US : 0;
+		run->stats.pattern[PATTERN_LAZY] += run->node[n].lazy_ns != 0;
 		node_open(run, n);
 	}
 }

@@ -151,6 +151,8 @@ struct node {
 	bool killed; /* in the world; the engine is about to be freed */
 	bool closing;
 	uint64_t closing_until_ns; /* time goes on for it while it closes */
+	uint64_t lazy_ns;          /* its program makes progress so seldom; 0: all the time */
+	uint64_t turn_ns;          /* when it does so next */
 	bool busy;                 /* its last turn did something */
 	uint64_t frozen_ns;        /* of the last freeze */
 	uint64_t killed_ns;        /* of the last death; 0: none */
@@ -166,12 +168,15 @@ struct run {
 	uint32_t accepted; /* recs so far */
 	uint64_t end_ns;   /* nothing new is asked for after it */
 	uint64_t peer_timeout_ns;
+	bool corrupts;     /* a write was sent to a wrong key on purpose */
+	uint32_t bad_keys; /* writes to wrong keys that were not */
 	uint32_t missing[3]; /* the path that paths_back() waits for: from, index, to */
 	bool nested; /* time goes on inside the close of an engine */
 	bool ending; /* the final cancels have begun */
 	uint32_t nodes;
 	struct node node[NODES_MAX];
 	uint32_t spoils;                  /* faults that excuse somebody, so far */
+	bool lossy[NODES_MAX][NODES_MAX]; /* the same, orderly goodbyes apart */
 	bool dirty[NODES_MAX][NODES_MAX]; /* a fault came between the two: losses are excused */
 	struct action action[ACTIONS_MAX];
 	uint32_t actions;
@@ -219,6 +224,9 @@ struct wimm_remote_mr *remote_get(struct run *run, uint32_t from, uint32_t to, u
 /* Losses between two nodes are excused from now on. */
 void pair_spoil(struct run *run, uint32_t a, uint32_t b);
 void node_spoil(struct run *run, uint32_t n);
+void node_leaves(struct run *run, uint32_t n); /* all that it has delivered stays */
+/* What the first has delivered to the second is still countable there. */
+bool pair_lossless(const struct run *run, uint32_t a, uint32_t b);
 bool pair_clean(const struct run *run, uint32_t a, uint32_t b);
 
 /* --- model.c: what must hold --- */
@@ -256,6 +264,7 @@ void check_memory(struct run *run);
 /* --- ops.c: asking engines for things --- */
 void rec_submit(struct run *run, uint32_t rec, uint32_t unused);
 void rec_cancel(struct run *run, struct rec *rec);
+void deadlines_look(struct run *run);
 void recvs_submit(struct run *run, uint32_t node, uint32_t unused);
 
 /* --- writes.c --- */

@@ -18,6 +18,7 @@
 	X(RETIRE, "immediate retired")                                                             \
 	X(BARRIER, "barrier rounds with a slow member")                                            \
 	X(STREAM, "stream of writes past a waiting one")                                           \
+	X(LAZY, "program that makes progress seldom")                                              \
 	X(SLOW_LINK, "slow link")
 
 enum pattern {

@@ -228,10 +228,27 @@ void start_group(struct run *run, uint32_t unused, uint32_t unused2)
 
 /* --- housekeeping of values --- */
 
-static bool group_idle(const struct run *run, const struct group *g)
+static bool group_idle(const struct run *run, const struct group *g, bool writes)
 {
-	return g->live && g->writes_open == 0 && g->expects_open == 0 && !g->retiring &&
+	return g->live && (writes || g->writes_open == 0) && g->expects_open == 0 && !g->retiring &&
 	       node_acts(run, g->node) && run->node[g->node].life == g->life;
+}
+
+/* Retiring waits for writes under way, of those who have a session by now. */
+static bool writers_connected(const struct run *run, const struct group *g)
+{
+	struct worker *w = &run->node[g->node].engine->worker;
+
+	for (uint32_t i = g->slot; i != NONE; i = run->slot[i].next_in_group) {
+		const struct rec *rec = &run->rec[run->slot[i].rec];
+		const struct peer *p = peer_by_instance(w, run->node[rec->node].instance);
+
+		if (rec->state == REC_ACCEPTED &&
+		    (rec->node == g->node || !p || p->state != PEER_UP || p->ending_step != 0 ||
+		     !pair_clean(run, rec->node, g->node)))
+			return false;
+	}
+	return true;
 }
 
 static bool group_planned_out(const struct run *run, uint32_t group)
@@ -282,10 +299,14 @@ void keep_house(struct run *run, uint32_t unused, uint32_t unused2)
 	for (uint32_t i = 0; i < run->groups && work < 3 && !run->ending; i++) {
 		uint32_t group = (start + i) % run->groups;
 
-		if (!group_idle(run, &run->group[group]) || !group_planned_out(run, group))
+		bool under_way = chance(run, 30);
+
+		if (!group_idle(run, &run->group[group], under_way) ||
+		    (under_way && !writers_connected(run, &run->group[group])) ||
+		    !group_planned_out(run, group))
 			continue;
 		work++;
-		if (run->group[group].tainted || chance(run, 50))
+		if (run->group[group].tainted || under_way || chance(run, 50))
 			group_retire(run, group);
 		else
 			group_forget(run, group);
