@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Plants each bug of tests/mutants in a copy of the tree and demands that the simulator finds it
-# within so many seeds; the tree as it is has to pass them all.
+# within so many seeds, or the test that the patch names ("Found by: PROGRAM" ahead of its diff); the
+# tree as it is has to pass. Only those programs are built.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -10,6 +11,7 @@ root=$PWD
 work=build-mutants
 source=$work/source
 build=$work/build
+simulator=tests/sim/sim_test
 
 fresh_copy() {
 	# Only what has changed is written, so that the next build is a short one.
@@ -23,21 +25,28 @@ fresh_copy() {
 	done
 }
 
-build_simulator() {
+build() {
 	[ -f "$build/build.ninja" ] || meson setup "$build" "$source" > "$work/setup.log" 2>&1
-	ninja -C "$build" -j "${JOBS:-$(nproc)}" tests/sim/sim_test > "$work/build.log" 2>&1 || {
+	ninja -C "$build" -j "${JOBS:-$(nproc)}" "$1" > "$work/build.log" 2>&1 || {
 		tail -30 "$work/build.log"
 		return 1
 	}
 }
 
-simulate() {
-	"$build/tests/sim/sim_test" --seeds "$seeds" > "$work/run.log" 2>&1
+# A named test fails, or the simulator says with which seed a rule or an assertion broke.
+run() {
+	if [ "$1" != "$simulator" ]; then
+		"$build/$1" > "$work/run.log" 2>&1 || found="found by $1"
+	else
+		"$build/$1" --seeds "$seeds" --jobs 2 > "$work/run.log" 2>&1 ||
+			found=$(grep -m1 -E '^seed [0-9]+ at|signal at seed' "$work/run.log") || true
+	fi
+	[ -z "$found" ]
 }
 
 fresh_copy
-build_simulator
-if simulate; then
+found=
+if build "$simulator" && run "$simulator" && grep -q '^PASS sim/seeds' "$work/run.log"; then
 	echo "PASS mutants/none: $seeds seeds"
 else
 	echo "FAIL mutants/none: the tree itself fails"
@@ -48,19 +57,24 @@ fi
 failed=0
 for patch in tests/mutants/*.patch; do
 	name=$(basename "$patch" .patch)
-	fresh_copy
+	target=$(sed -n 's/^Found by: //p;/^diff/q' "$patch")
+	target=${target:-$simulator}
+	found=
 	if ! (cd "$source" && patch -s -p1 < "$root/$patch"); then
 		echo "FAIL mutants/$name: the patch does not apply any more; write it anew"
 		failed=1
+		fresh_copy
 		continue
 	fi
-	build_simulator || { echo "FAIL mutants/$name: does not build"; failed=1; continue; }
-	# A bug is found by a broken rule or a broken assertion, with its seed, and by nothing else.
-	if ! simulate && found=$(grep -m1 -E '^seed [0-9]+ at|signal at seed' "$work/run.log"); then
-		echo "PASS mutants/$name: $found"
-	else
-		echo "FAIL mutants/$name: not found within $seeds seeds"
+	if ! build "$target"; then
+		echo "FAIL mutants/$name: does not build"
 		failed=1
+	elif run "$target"; then
+		echo "FAIL mutants/$name: not found by $target, $seeds seeds"
+		failed=1
+	else
+		echo "PASS mutants/$name: $found"
 	fi
+	(cd "$source" && patch -s -R -p1 < "$root/$patch")
 done
 exit $failed
