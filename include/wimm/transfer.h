@@ -12,7 +12,8 @@ extern "C" {
 #define WIMM_IMM 1u           /* carry the immediate `imm` (every 32-bit value is legal) */
 #define WIMM_IMM_ONCE 2u      /* paged writes: one immediate after all pages, not one a page */
 #define WIMM_CONFIRMED 4u     /* done means: the receiver's engine has counted it, not only acked */
-#define WIMM_BLOCK 8u         /* wait for room instead of returning AGAIN; not in callbacks */
+#define WIMM_BLOCK 8u         /* wait for room, until the deadline, instead of returning AGAIN; not
+			       * in callbacks */
 #define WIMM_PIN_NIC 16u      /* use the local NIC `nic_index` only */
 
 /** One contiguous write. */

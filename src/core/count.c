@@ -339,7 +339,7 @@ wimm_status expect_prepare(struct wimm_engine *engine, uint32_t imm, uint64_t co
                            const struct wimm_expect_opts *opts, const struct wimm_on_done *on_done,
                            struct op **out)
 {
-	struct submit_common c = { 0, opts != NULL ? opts->deadline_us : 0, on_done };
+	struct submit_common c = { 0, opts != NULL ? opts->deadline_us : 0, on_done, 0 };
 	wimm_status st = check_expect(engine, count, opts);
 	struct op *op;
 

@@ -220,7 +220,7 @@ wimm_status wimm_fence_peer(struct wimm_engine *engine, wimm_peer peer,
                             wimm_op *out_op)
 {
 	wimm_status st = engine_check(engine);
-	struct submit_common c = { 0, 0, on_done };
+	struct submit_common c = { 0, 0, on_done, 0 };
 	uint64_t whole_ns;
 	struct op *op;
 

@@ -379,7 +379,7 @@ wimm_status wimm_submit_send(struct wimm_engine *engine, const struct wimm_send 
 	default:
 		break;
 	}
-	c = (struct submit_common){ send->flags, send->deadline_us, on_done };
+	c = (struct submit_common){ send->flags, send->deadline_us, on_done, 0 };
 	entered = submit_enter(engine, send->flags);
 	st = submit_get(engine, OP_SEND, &c, &op);
 	if (st == WIMM_OK)

@@ -37,10 +37,11 @@ struct submit_common {
 	uint32_t flags;
 	uint64_t deadline_us;
 	const struct wimm_on_done *on_done;
+	uint64_t wait_ns; /* when the call began to wait for room; 0: it did not */
 };
 
 /* A fresh operation with these filled in. OK, AGAIN, E_CLOSED. */
-wimm_status submit_get(struct wimm_engine *engine, enum op_kind kind, const struct submit_common *c,
+wimm_status submit_get(struct wimm_engine *engine, enum op_kind kind, struct submit_common *c,
                        struct op **out);
 
 /* Around every submission that may have WIMM_BLOCK among its flags. */

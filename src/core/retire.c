@@ -447,7 +447,7 @@ wimm_status wimm_retire_imm(struct wimm_engine *engine, uint32_t imm,
                             const struct wimm_on_done *on_done, wimm_op *out_op)
 {
 	wimm_status st = engine_check(engine);
-	struct submit_common c = { 0, 0, on_done };
+	struct submit_common c = { 0, 0, on_done, 0 };
 	struct op *op;
 
 	if (st == WIMM_OK)

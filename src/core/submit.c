@@ -36,21 +36,40 @@ void submit_leave(struct wimm_engine *engine, bool entered)
 		atomic_fetch_sub_explicit(&engine->worker.room_waiters, 1, memory_order_release);
 }
 
-/* Wait a little for something to be given back. False: this call may not wait. */
-static bool wait_for_room(struct wimm_engine *engine, uint32_t flags)
+/* The time of a deadline that counts from start_ns. */
+static uint64_t deadline_of(const struct submit_common *c, uint64_t start_ns)
 {
-	if ((flags & WIMM_BLOCK) == 0 || !engine->worker.own_threads || engine_in_callback(engine))
+	if (c->deadline_us == 0 || c->deadline_us >= UINT64_MAX / CLOCK_NS_PER_US)
+		return CLOCK_NEVER_NS;
+	return clock_deadline_ns(start_ns, c->deadline_us * CLOCK_NS_PER_US);
+}
+
+/* Wait a little for something to be given back. False: this call may not wait, or no longer. */
+static bool wait_for_room(struct wimm_engine *engine, struct submit_common *c)
+{
+	uint64_t now, until, look;
+
+	if ((c->flags & WIMM_BLOCK) == 0 || !engine->worker.own_threads ||
+	    engine_in_callback(engine))
 		return false;
-	(void)wake_wait(&engine->worker.room, clock_deadline_ns(clock_now_ns(), BLOCK_LOOK_NS));
+	now = clock_now_ns();
+	if (c->wait_ns == 0)
+		c->wait_ns = now;
+	until = deadline_of(c, c->wait_ns);
+	if (now >= until)
+		return false;
+	look = clock_deadline_ns(now, BLOCK_LOOK_NS);
+	(void)wake_wait(&engine->worker.room, look < until ? look : until);
 	return true;
 }
 
 /* Out of line, as it is rare. */
 __attribute__((noinline)) static wimm_status get_after_waiting(struct wimm_engine *engine,
-                                                               enum op_kind kind, uint32_t flags,
+                                                               enum op_kind kind,
+                                                               struct submit_common *c,
                                                                struct op **out)
 {
-	while (wait_for_room(engine, flags)) {
+	while (wait_for_room(engine, c)) {
 		if (engine_closing(engine))
 			return WIMM_E_CLOSED;
 		*out = op_get(&engine->worker, kind);
@@ -60,7 +79,7 @@ __attribute__((noinline)) static wimm_status get_after_waiting(struct wimm_engin
 	return WIMM_AGAIN;
 }
 
-wimm_status submit_get(struct wimm_engine *engine, enum op_kind kind, const struct submit_common *c,
+wimm_status submit_get(struct wimm_engine *engine, enum op_kind kind, struct submit_common *c,
                        struct op **out)
 {
 	struct op *op;
@@ -70,17 +89,14 @@ wimm_status submit_get(struct wimm_engine *engine, enum op_kind kind, const stru
 		return WIMM_E_CLOSED;
 	op = op_get(&engine->worker, kind);
 	if (op == NULL) {
-		st = get_after_waiting(engine, kind, c->flags, &op);
+		st = get_after_waiting(engine, kind, c, &op);
 		if (st != WIMM_OK)
 			return st;
 	}
 	op->flags = c->flags;
-	op->submit_ns = engine_now_ns(engine);
+	op->submit_ns = c->wait_ns != 0 ? c->wait_ns : engine_now_ns(engine);
 	if (c->deadline_us != 0)
-		op->deadline_ns =
-			c->deadline_us < UINT64_MAX / CLOCK_NS_PER_US
-				? clock_deadline_ns(op->submit_ns, c->deadline_us * CLOCK_NS_PER_US)
-				: CLOCK_NEVER_NS;
+		op->deadline_ns = deadline_of(c, op->submit_ns);
 	if (c->on_done != NULL)
 		op->on_done = *c->on_done;
 	*out = op;
@@ -213,7 +229,7 @@ static wimm_status single_write(struct wimm_engine *engine, const struct wimm_wr
 	if (st == WIMM_OK)
 		st = check_slice("destination", wr->dst_offset_bytes, wr->len_bytes,
 		                 seen.dst_bytes);
-	c = (struct submit_common){ wr->flags, wr->deadline_us, on_done };
+	c = (struct submit_common){ wr->flags, wr->deadline_us, on_done, 0 };
 	if (st == WIMM_OK)
 		st = submit_get(engine, OP_WRITE, &c, &op);
 	if (st != WIMM_OK)
@@ -323,7 +339,8 @@ static wimm_status check_paged(const struct wimm_engine *engine, const struct wi
 
 /* Count index arrays against the byte budget, after waiting for it if the call may. Before an
  * operation is taken: giving one back would wake those who wait for room, and so this very call. */
-static wimm_status take_index_bytes(struct wimm_engine *engine, uint64_t bytes, uint32_t flags)
+static wimm_status take_index_bytes(struct wimm_engine *engine, uint64_t bytes,
+                                    struct submit_common *c)
 {
 	struct worker *w = &engine->worker;
 	uint64_t limit = w->index_bytes_limit;
@@ -340,7 +357,7 @@ static wimm_status take_index_bytes(struct wimm_engine *engine, uint64_t bytes, 
 				    memory_order_relaxed, memory_order_relaxed))
 				return WIMM_OK;
 		STAT_ADD_SHARED(w, again, 1);
-	} while (bytes <= limit && wait_for_room(engine, flags));
+	} while (bytes <= limit && wait_for_room(engine, c));
 	error_text_set("index arrays of %" PRIu64 " bytes do not fit the %" PRIu64
 	               " allowed in flight (setting index_bytes_limit)",
 	               bytes, limit);
@@ -382,10 +399,10 @@ static wimm_status paged_writes(struct wimm_engine *engine, const struct wimm_pa
 	if (st != WIMM_OK)
 		return st;
 	seen = see(wr->src, wr->dst);
-	st = take_index_bytes(engine, index_bytes, wr->flags);
+	c = (struct submit_common){ wr->flags, wr->deadline_us, on_done, 0 };
+	st = take_index_bytes(engine, index_bytes, &c);
 	if (st != WIMM_OK)
 		return st;
-	c = (struct submit_common){ wr->flags, wr->deadline_us, on_done };
 	st = submit_get(engine, OP_PAGED, &c, &op);
 	if (st != WIMM_OK) {
 		STAT_SUB_SHARED(&engine->worker, index_bytes, index_bytes);
@@ -510,7 +527,7 @@ static wimm_status targets_init(struct targets *t, uint64_t count)
 
 /* To an operation got for them, which then has them; else they are dropped. */
 static wimm_status targets_give(struct wimm_engine *engine, struct targets *t,
-                                const struct submit_common *c, struct op **out)
+                                struct submit_common *c, struct op **out)
 {
 	struct op *op;
 	wimm_status st = submit_get(engine, OP_SCATTER, c, &op);
@@ -537,7 +554,7 @@ static wimm_status scatter(struct wimm_engine *engine, const struct wimm_scatter
                            const struct wimm_on_done *on_done, wimm_op *out_op)
 {
 	wimm_status st = check_scatter(engine, s);
-	struct submit_common c = { s->flags, s->deadline_us, on_done };
+	struct submit_common c = { s->flags, s->deadline_us, on_done, 0 };
 	struct targets t;
 	uint32_t src_generation;
 	struct op *op;
@@ -602,7 +619,7 @@ static wimm_status barrier(struct wimm_engine *engine, const struct wimm_barrier
 {
 	wimm_status st =
 		check_flags(engine, b->flags | WIMM_IMM, WIMM_IMM | WIMM_CONFIRMED | WIMM_BLOCK, 0);
-	struct submit_common c = { b->flags | WIMM_IMM, b->deadline_us, on_done };
+	struct submit_common c = { b->flags | WIMM_IMM, b->deadline_us, on_done, 0 };
 	struct targets t;
 	struct op *op;
 

@@ -220,6 +220,41 @@ static void blocked_submission_ends_when_the_engine_closes(void **state)
 	}
 }
 
+/* Goal: a submission that waits for room gives up at its deadline, saying AGAIN: nothing was
+ * accepted. */
+static void blocked_submission_gives_up_at_its_deadline(void **state)
+{
+	static const uint32_t index[] = { 0 };
+	struct node *a = narrow_open(64, 16), *b = node_open(64);
+	struct wimm_remote_mr *to = remote_of(a, b);
+	struct wimm_write w = single(a, to, 0, 0, 8);
+	struct wimm_paged_writes p = WIMM_PAGED_WRITES_INIT;
+	uint64_t submitted, begin;
+	struct result *r[16];
+
+	(void)state;
+	p.src = a->mr;
+	p.dst = to;
+	p.src_pages = p.dst_pages = (struct wimm_pages){ index, 1, 8, 0 };
+	p.page_len_bytes = 8;
+	w.flags = p.flags = WIMM_BLOCK | WIMM_IMM;
+	w.deadline_us = p.deadline_us = 20000;
+	occupy(a, r, 16);
+	submitted = stats_of(a).ops_submitted;
+	begin = clock_now_ns();
+	assert_int_equal(wimm_submit_single_write(a->engine, &w, NULL, NULL), WIMM_AGAIN);
+	assert_int_equal(wimm_submit_paged_writes(a->engine, &p, NULL, NULL), WIMM_AGAIN);
+	assert_true(clock_now_ns() - begin >= 2 * 20 * CLOCK_NS_PER_MS);
+	assert_int_equal(stats_of(a).ops_submitted, submitted);
+	assert_int_equal(stats_of(a).index_bytes, 0);
+	assert_int_equal(blocked_submitters(a), 0);
+	assert_ok(wimm_cancel(a->engine, r[0]->id));
+	result_is(r[0], WIMM_E_CANCELLED);
+	w.deadline_us = 0;
+	result_ok(submit_write(a, &w));
+	imm_reaches(b, 0, 1);
+}
+
 /* A submission that waits for room while its regions end. */
 struct stale {
 	struct node *a;
@@ -560,6 +595,7 @@ static const struct contract_case cases[] = {
 	CASE(full_queue_case_22_blocks_when_asked_to),
 	CASE(every_submission_says_again_when_there_is_no_room),
 	CASE_ONLY(blocked_submission_ends_when_the_engine_closes, ONLY_THREADS),
+	CASE_ONLY(blocked_submission_gives_up_at_its_deadline, ONLY_THREADS),
 	CASE_ONLY(blocked_submission_follows_no_handle_that_ended, ONLY_THREADS),
 	CASE(index_arrays_beyond_their_budget_wait),
 	CASE(index_budget_is_free_inside_the_callback),
