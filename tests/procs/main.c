@@ -357,10 +357,12 @@ static void look_at_counts(struct proc *p)
 {
 	uint32_t messages = 0;
 	uint64_t since = clock_now_ns();
+	uint64_t left = 0;
 
+	must(wimm_poll_imm(p->engine, BARRIER_IMM, &left), "poll");
+	if (left != 0)
+		broken("%" PRIu64 " immediates that nobody sends", left);
 	for (uint32_t i = 0; i < p->plan.groups; i++) {
-		uint64_t left = 0;
-
 		must(wimm_poll_imm(p->engine, p->plan.group[i].imm, &left), "poll");
 		if (p->plan.group[i].to == p->index && left != 0)
 			broken("%" PRIu64 " immediates %#x more than were sent", left,
@@ -390,8 +392,9 @@ static void do_round(struct proc *p)
 	wait_flags(p);
 	meet("the end of a round"); /* writes without an immediate are done, too */
 	look_at_bytes(p);
-	look_at_counts(p);
+	/* Before the worker is asked: what it writes there next comes after this. */
 	memset(p->mem, POISON, REGION_BYTES);
+	look_at_counts(p);
 }
 
 /* Between two rounds a process may lose its engine, or itself. */
