@@ -59,8 +59,7 @@ struct wimm_mr_opts {
  *  may be registered any number of times; each registration stands for itself.
  *  len_bytes  1..2^63, no alignment needed.   opts  NULL = defaults.
  *  Returns: OK, E_INVAL (NULL, length 0, unknown flag), E_RANGE (the range wraps), E_NOMEM,
- *  E_LOCK_LIMIT (memory-lock limit of a NIC; wimm_last_error_text() has the figures),
- *  E_UNSUPPORTED (memory of a GPU that the provider does not reach), E_LIMIT
+ *  E_LOCK_LIMIT (memory-lock limit of a NIC; wimm_last_error_text() has the figures), E_LIMIT
  *  (max_regions), E_CLOSED, E_FORKED. *out is set only on OK; on failure no NIC keeps anything.
  *  Thread: any.  Blocks: yes, may pin pages.
  *  Owns: the caller keeps the range mapped until wimm_dereg_mr() has reported done. */

@@ -7,6 +7,7 @@
 #include "core/fence.h"
 #include "core/marks.h"
 #include "core/recv.h"
+#include "core/stage.h"
 
 #include "base/alloc.h"
 #include "base/assert.h"
@@ -141,11 +142,25 @@ void count_arrived(struct worker *w, struct path *path, const struct prov_cqe *c
 {
 	struct peer *p = path->peer;
 
+	if (__builtin_expect(c->kind == PROV_PART && (c->op_seq & STAGE_SEQ) != 0, 0)) {
+		stage_arrived(w, path, c); /* seen when it has landed */
+		return;
+	}
 	path->seen_marks += c->count;
 	if (c->kind == PROV_IMM)
 		add(w, p, c->imm, c->count);
 	else
 		part_arrived(w, p, c);
+	count_looked_for(w, p);
+}
+
+void count_add(struct worker *w, struct peer *p, uint32_t imm, uint32_t count)
+{
+	add(w, p, imm, count);
+}
+
+void count_looked_for(struct worker *w, struct peer *p)
+{
 	if (p->asked.id != 0)
 		confirm_answer(w, p);
 	if (!list_empty(&w->retires))

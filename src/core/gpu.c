@@ -27,8 +27,9 @@ bool gpu_leg_plan(struct worker *w, struct leg *leg)
 
 const char *gpu_why_not(const struct leg *leg)
 {
-	return both_ends(leg) ? "no path of this peer reaches memory of a GPU"
-	                      : "memory of a GPU at one end only";
+	return both_ends(leg) ? "no path of this peer reaches memory of a GPU, and there are no "
+	                        "slots to go through"
+	                      : "memory of a GPU at one end, and there are no slots to go through";
 }
 
 /* Everything in flight is counted in these. */

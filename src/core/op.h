@@ -83,6 +83,7 @@ struct leg {
 		LEG_PENDING,    /* in peer.pending */
 		LEG_POSTED,     /* all its requests are on NICs or done */
 		LEG_CONFIRMING, /* in peer.confirms */
+		LEG_STAGED,     /* waits for slots: stage_tx.c */
 	} state;
 };
 
@@ -197,6 +198,7 @@ static inline wimm_op op_id(const struct op *op)
 /* Ids: generation << 32 | index + 1. Tokens of work requests: generation << 32 | index << 8 |
  * bits. */
 #define FLUSH_TOKEN      0u /* no operation has generation 0: drain.c */
+#define STAGE_TOKEN      1u /* and its slot's number: stage_tx.c */
 #define OP_TOKEN_COUNTED 1u /* the request carries an immediate or ends a part */
 
 #endif

@@ -5,6 +5,7 @@
 #include "core/marks.h"
 #include "core/same_host.h"
 #include "core/session.h"
+#include "core/stage.h"
 
 #include "base/assert.h"
 #include "base/log.h"
@@ -249,6 +250,7 @@ void path_event(struct worker *w, struct path *path, const struct prov_cqe *c)
 		path->due_ns = 0;
 		path_again(w, path);
 		if (p->state == PEER_DOWN && p->paths_open == 0) {
+			stage_peer_closed(w, p);
 			mr_peer_down(w, p); /* nothing of it lands any more */
 			p->refs++;
 			fence_peer_down(w, p);

@@ -3,6 +3,7 @@
 #include "core/engine.h"
 #include "core/fence.h"
 #include "core/session.h"
+#include "core/stage.h"
 
 #include "base/alloc.h"
 #include "base/assert.h"
@@ -128,6 +129,9 @@ static void peer_reset(struct peer *p)
 	list_init(&p->owed_acks);
 	list_init(&p->sends);
 	list_init(&p->confirms);
+	list_init(&p->stage_link);
+	p->stage_tx = NULL;
+	p->stage_rx = NULL;
 	list_init(&p->confirming);
 	list_init(&p->outbox);
 	list_init(&p->talk_link);
@@ -291,10 +295,13 @@ void peer_down(struct worker *w, struct peer *p, wimm_status cause, uint32_t ven
 	drain_peer_down(p);
 	remote_peer_down(w, p);
 	post_peer_down(w, p);
+	stage_peer_down(w, p);
 	doubt_peer_down(w, p);
 	message_peer_down(w, p);
-	if (p->paths_open == 0)
+	if (p->paths_open == 0) {
+		stage_peer_closed(w, p);
 		mr_peer_down(w, p);
+	}
 	count_peer_down(w, p, p->goodbye);
 	aliases_down(w, p);
 	peer_event(w, p, WIMM_PEER_DOWN, cause, 0, p->text);

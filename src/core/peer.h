@@ -126,6 +126,9 @@ struct peer {
 	uint32_t next_path;  /* round robin */
 	struct path path[WIRE_MAX_PATHS];
 
+	struct stage_tx *stage_tx; /* slots for memory of GPUs that is sent, */
+	struct stage_rx *stage_rx; /* and that comes in; NULL: none yet */
+	struct list stage_link;    /* worker.stage_peers */
 	struct list pending;    /* legs to post */
 	struct list ready_link; /* worker.ready */
 	struct list remotes;    /* remote_mr.link */

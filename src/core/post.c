@@ -6,6 +6,7 @@
 #include "core/marks.h"
 #include "core/same_host.h"
 #include "core/shard.h"
+#include "core/stage.h"
 
 #include "base/assert.h"
 #include "base/log.h"
@@ -62,6 +63,7 @@ static void leg_close(struct worker *w, struct leg *leg)
 		list_remove(&leg->link);
 		break;
 	case LEG_WAITING:
+	case LEG_STAGED:
 		list_remove(&leg->link);
 		break;
 	case LEG_CONFIRMING:
@@ -224,7 +226,8 @@ void post_leg_ready(struct worker *w, struct leg *leg, bool at_once)
 		}
 	} else if (leg->path_count == LEG_GPU && p->ending_step == 0) {
 		if (!gpu_leg_plan(w, leg)) {
-			no_path(w, leg);
+			if (!stage_leg(w, leg))
+				no_path(w, leg);
 			return;
 		}
 		at_once = !leg->as_list;
@@ -338,16 +341,41 @@ static void done_failed(struct worker *w, struct path *path, struct op *op,
 		path_lost(w, path, c->status, c->vendor_code, c->text);
 }
 
+void post_progress(struct worker *w, struct op *op)
+{
+	op_acked(w, op);
+}
+
+/* Requests that are no operation's: an empty write behind cancelled ones, a slot of stage_tx.c. */
+static bool special_done(struct worker *w, struct path *path, const struct prov_cqe *c)
+{
+	struct peer *p = path->peer;
+
+	if (c->token == FLUSH_TOKEN) {
+		if (!path->flushing)
+			return false;
+		drain_done(w, path);
+		return true;
+	}
+	if (p->stage_tx == NULL || c->token >= STAGE_TOKEN + STAGE_SLOTS ||
+	    c->count > path->outstanding)
+		return false;
+	stage_done(w, path, c);
+	if (c->status != WIMM_OK && marks_unsure(c) && path->state == PATH_UP)
+		path_lost(w, path, c->status, c->vendor_code, c->text);
+	if (p->state == PEER_UP)
+		post_peer_room(w, p);
+	return true;
+}
+
 void post_done(struct worker *w, struct path *path, const struct prov_cqe *c)
 {
 	uint32_t index = (uint32_t)c->token >> 8;
 	struct op *op = &w->ops[index < w->max_ops ? index : 0];
 	bool voided = false;
 
-	if (c->token == FLUSH_TOKEN && path->flushing) {
-		drain_done(w, path);
+	if (c->token >> 32 == 0 && special_done(w, path, c))
 		return;
-	}
 	if (index >= w->max_ops || op_id(op) >> 32 != c->token >> 32 || !op->started ||
 	    c->count > op->outstanding || c->count > path->outstanding) {
 		LOG_ERROR("NIC %" PRIu32 ": completion of unknown token %#" PRIx64, path->nic,
@@ -394,6 +422,7 @@ void post_fail_region(struct worker *w, struct wimm_remote_mr *r)
 			post_fail_leg(w, leg, WIMM_E_REVOKED,
 			              "the peer has deregistered the region");
 	}
+	stage_fail(w, r->peer, r, WIMM_E_REVOKED, "the peer has deregistered the region");
 }
 
 /* Fail what has not been posted, and what was acked but not confirmed; the rest comes back from the
@@ -463,6 +492,7 @@ void post_stop(struct worker *w, struct peer *p, wimm_status status, const char 
 	while (!list_empty(&p->pending))
 		post_fail_leg(w, LIST_ENTRY(p->pending.next, struct leg, link), status, text);
 	remote_stop(w, p, status, text);
+	stage_fail(w, p, NULL, status, text);
 	if (!p->can_cancel)
 		return; /* what is on the NIC comes back by itself */
 	LIST_FOR_EACH(it, &w->ops_started) {
@@ -513,6 +543,7 @@ void post_abort(struct worker *w, struct op *op, wimm_status status, const char 
 	if (doubt_holds(op)) /* path or peer? Not known yet, so this is why it ends */
 		op->status = WIMM_OK;
 	op->aborted = true;
+	stage_abort(w, op);
 	op_fail(op, status, op->leg_count == 1 ? op->legs[0].dst->peer_id : 0,
 	        "%s; %" PRIu64 " of %" PRIu64 " posted requests were done", text,
 	        op->descriptors_done, op->descriptors);

@@ -145,9 +145,8 @@ static wimm_status check_range(const void *addr, uint64_t len_bytes,
 	return WIMM_OK;
 }
 
-/* Which GPU's memory it is, -1 for the host's, and whether this engine's NICs take such. */
-static wimm_status check_kind(const struct wimm_engine *engine, const void *addr,
-                              uint64_t len_bytes, int *out_device)
+/* Which GPU's memory it is; -1: the host's. */
+static wimm_status check_kind(const void *addr, uint64_t len_bytes, int *out_device)
 {
 	struct mem_cuda_range range;
 	char text[MEM_CUDA_TEXT_BYTES];
@@ -159,14 +158,7 @@ static wimm_status check_kind(const struct wimm_engine *engine, const void *addr
 		return st;
 	}
 	*out_device = is_cuda ? range.device : -1;
-	if (!is_cuda)
-		return WIMM_OK;
-	for (uint32_t i = 0; i < engine->worker.dev_count; i++)
-		if (engine->worker.nic[i].caps.gpu_direct)
-			return WIMM_OK;
-	error_text_set("%p is memory of GPU %d, which provider %s does not reach", addr,
-	               range.device, engine->worker.prov->name);
-	return WIMM_E_UNSUPPORTED;
+	return WIMM_OK;
 }
 
 wimm_status wimm_reg_mr(struct wimm_engine *engine, void *addr, uint64_t len_bytes,
@@ -180,7 +172,7 @@ wimm_status wimm_reg_mr(struct wimm_engine *engine, void *addr, uint64_t len_byt
 	if (st == WIMM_OK)
 		st = out != NULL ? check_range(addr, len_bytes, opts) : WIMM_E_INVAL;
 	if (st == WIMM_OK)
-		st = check_kind(engine, addr, len_bytes, &device);
+		st = check_kind(addr, len_bytes, &device);
 	if (st == WIMM_OK && engine_closing(engine))
 		st = WIMM_E_CLOSED;
 	while (st == WIMM_OK && generation == 0)
@@ -350,6 +342,23 @@ void mr_dereg_start(struct worker *w, struct request *r)
 
 	list_push_back(&w->deregs, &mr->link);
 	dereg_revoke(w, mr);
+}
+
+struct wimm_mr *mr_hold(struct worker *w, uint32_t slot, uint32_t generation)
+{
+	struct wimm_mr *mr = mr_by_slot(w->engine, slot);
+
+	if (mr == NULL || !mr_usable(w->engine, mr) || (mr->flags & WIMM_MR_LOCAL_ONLY) != 0 ||
+	    atomic_load_explicit(&mr->generation, memory_order_relaxed) != generation)
+		return NULL;
+	mr->refs++;
+	return mr;
+}
+
+void mr_release(struct worker *w, struct wimm_mr *mr)
+{
+	if (mr != NULL && --mr->refs == 0 && list_linked(&mr->link))
+		dereg_revoke(w, mr);
 }
 
 void mr_op_done(struct worker *w, struct op *op)

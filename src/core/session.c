@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sessions: their messages, their channels, time and goodbye. hello.c starts them. */
 #include "core/session.h"
+#include "core/stage.h"
 #include "core/engine.h"
 #include "core/fence.h"
 #include "core/marks.h"
@@ -239,6 +240,11 @@ void session_message(struct worker *w, struct peer *p, const struct wire_msg *m)
 	case WIRE_RETIRE_ACK:
 	case WIRE_ABANDON:
 		count_message(w, p, m);
+		return;
+	case WIRE_LAND_ASK:
+	case WIRE_LAND_AREA:
+	case WIRE_LANDED:
+		stage_message(w, p, m);
 		return;
 	case WIRE_FENCE:
 	case WIRE_FENCE_ACK:

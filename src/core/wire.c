@@ -103,7 +103,11 @@ static bool msg_valid(const struct wire_msg *m)
 	case WIRE_CONFIRM:
 	case WIRE_RETIRE:
 	case WIRE_ABANDON:
+	case WIRE_LAND_ASK:
+	case WIRE_LANDED:
 		return true;
+	case WIRE_LAND_AREA:
+		return m->u.land.key_count <= WIMM_MAX_NICS;
 	case WIRE_FENCE:
 	case WIRE_ALIVE_ASK:
 	case WIRE_ALIVE:
@@ -172,6 +176,29 @@ static bool get_hello(struct br *r, struct wire_msg *m, uint32_t len_bytes)
 }
 
 /* --- bodies: the others --- */
+
+static void put_land(struct bw *w, const struct wire_land *land)
+{
+	bw_u64(w, land->base);
+	bw_u32(w, land->region_slot);
+	bw_u32(w, land->generation);
+	bw_u8(w, (uint8_t)land->key_count);
+	for (uint32_t i = 0; i < land->key_count; i++)
+		bw_u64(w, land->key[i]);
+}
+
+static bool get_land(struct br *r, struct wire_land *land)
+{
+	land->base = br_u64(r);
+	land->region_slot = br_u32(r);
+	land->generation = br_u32(r);
+	land->key_count = br_u8(r);
+	if (land->key_count > WIMM_MAX_NICS)
+		return false;
+	for (uint32_t i = 0; i < land->key_count; i++)
+		land->key[i] = br_u64(r);
+	return true;
+}
 
 static bool put_marks(struct bw *w, const struct wire_msg *m)
 {
@@ -317,6 +344,14 @@ static bool put_body(struct bw *w, const struct wire_msg *m)
 		bw_u64(w, m->u.abandon.op_seq);
 		bw_u32(w, m->u.abandon.parts_sent);
 		return true;
+	case WIRE_LAND_ASK:
+		return true;
+	case WIRE_LAND_AREA:
+		put_land(w, &m->u.land);
+		return true;
+	case WIRE_LANDED:
+		bw_u32(w, m->u.landed.slot);
+		return put_status(w, m->u.landed.status);
 	}
 	return false;
 }
@@ -375,6 +410,13 @@ static bool get_body(struct br *r, struct wire_msg *m, uint32_t len_bytes)
 		m->u.abandon.op_seq = br_u64(r);
 		m->u.abandon.parts_sent = br_u32(r);
 		return true;
+	case WIRE_LAND_ASK:
+		return true;
+	case WIRE_LAND_AREA:
+		return get_land(r, &m->u.land);
+	case WIRE_LANDED:
+		m->u.landed.slot = br_u32(r);
+		return get_status(r, &m->u.landed.status);
 	}
 	return false;
 }

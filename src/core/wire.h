@@ -13,7 +13,7 @@
 #include <wimm/region.h>
 
 #define WIRE_MAJOR 1
-#define WIRE_MINOR 4      /* of messages, said in the hello; 3: has same_host's offers */
+#define WIRE_MINOR 5      /* of messages, said in the hello; 3: has same_host's offers */
 #define WIRE_MINOR_AUTH 2 /* has the fields of a job key */
 #define WIRE_AUTH_BYTES 32
 #define WIRE_AUTH_BLAKE2B 1
@@ -21,6 +21,7 @@
 #define WIRE_MEMORY_HOST 0
 #define WIRE_MEMORY_CUDA 1
 #define WIRE_MINOR_FENCE 1 /* knows FENCE and FENCE_ACK */
+#define WIRE_MINOR_LAND 5  /* knows LAND_ASK to LANDED */
 #define WIRE_MINOR_PATH 4  /* knows PATH_OPEN to ALIVE */
 
 struct wire_addr {                             /* behind wimm_net_addr */
@@ -78,9 +79,21 @@ enum wire_type {
 	WIRE_PATH_STATE, /* acceptor: its own end, or none now */
 	WIRE_ALIVE_ASK,  /* a path is lost: is it the path alone? */
 	WIRE_ALIVE,      /* it is */
+	WIRE_LAND_ASK,  /* lend me slots: memory of GPUs will come */
+	WIRE_LAND_AREA, /* where they are */
+	WIRE_LANDED,    /* what became of the content of one */
 };
 
 #define WIRE_MAX_PATHS WIMM_MAX_NICS
+
+/* Slots for memory of GPUs: where they are; no keys: there are none. */
+struct wire_land {
+	uint64_t base;
+	uint32_t region_slot;
+	uint32_t generation;
+	uint32_t key_count;
+	uint64_t key[WIMM_MAX_NICS];
+};
 
 struct wire_marks {
 	uint64_t id;
@@ -144,6 +157,11 @@ struct wire_msg {
 			const uint8_t *data; /* MSG */
 			uint32_t len_bytes;
 		} msg;
+		struct wire_land land;
+		struct {
+			uint32_t slot;
+			wimm_status status;
+		} landed;
 		struct {
 			uint64_t id;
 			uint32_t imm;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The worker's loop: requests, pending writes, completions, time; sleep when there is nothing. */
 #include "core/engine.h"
+#include "core/stage.h"
 #include "core/mirror.h"
 #include "core/marks.h"
 
@@ -81,6 +82,7 @@ static void init_lists(struct worker *w)
 	list_init(&w->ops_started);
 	list_init(&w->retires);
 	list_init(&w->fences);
+	list_init(&w->stage_peers);
 	list_init(&w->recv_free);
 	list_init(&w->recv_pools);
 	list_init(&w->deregs);
@@ -143,6 +145,7 @@ void worker_fini(struct worker *w)
 	if (w->wake.fd >= 0)
 		wake_fini(&w->wake);
 	session_bury(w);
+	stage_fini(w);
 	fini_tables(w);
 }
 
@@ -296,6 +299,8 @@ bool worker_step(struct worker *w, uint64_t now_ns)
 	if (!list_empty(&w->ready))
 		done += post_pending(w);
 	done += poll_nics(w);
+	if (!list_empty(&w->stage_peers))
+		done += stage_step(w);
 	run_timers(w);
 	if (w->chores_ns <= w->now_ns)
 		session_chores(w);
@@ -333,7 +338,8 @@ uint64_t worker_next_ns(const struct worker *w)
 
 bool worker_may_sleep(const struct worker *w)
 {
-	return mpsc_empty_hint(&w->inbox) && list_empty(&w->ready) && w->polled_out;
+	return mpsc_empty_hint(&w->inbox) && list_empty(&w->ready) && w->polled_out &&
+	       list_empty(&w->stage_peers);
 }
 
 /* Announce sleep and look once more; false: there is something to do. */

@@ -10,6 +10,7 @@
 #include "core/peer.h"
 #include "core/stats.h"
 #include "core/timers.h"
+#include "mem/cuda_queue.h"
 #include "plat/rand.h"
 #include "plat/sema.h"
 #include "plat/thread.h"
@@ -77,6 +78,10 @@ struct worker {
 	struct list ops_started;
 	struct list retires;
 	struct list fences;
+	struct list stage_peers; /* peers with slots to look at: stage.c */
+	struct cuda_queue *stage_queues[2][16]; /* from and to each GPU */
+	uint64_t stage_look_ns;
+	char stage_text[MEM_CUDA_TEXT_BYTES]; /* why there was no queue */
 	struct timers timers;
 	struct imm_table *imms;
 	struct hash mirrors; /* value -> struct mirror * */
@@ -166,6 +171,8 @@ void post_fail_leg(struct worker *w, struct leg *leg, wimm_status status, const 
 void post_leg_confirmed(struct worker *w, struct leg *leg);
 /* Settle a write that nothing more is to come of. */
 void post_maybe_settle(struct worker *w, struct op *op);
+/* Fewer of its requests are out. */
+void post_progress(struct worker *w, struct op *op);
 /* path_again.c: it failed with a path, and whether its peer lives is asked: it settles later. */
 bool doubt_holds(struct op *op);
 /* The path stands and was not lost since the leg was posted first. */
@@ -262,9 +269,15 @@ void mr_peer_down(struct worker *w, struct peer *p);
 /* At close, when no path is used any more: report every deregistration under way. */
 void mr_finish_all(struct worker *w);
 void mr_op_done(struct worker *w, struct op *op);
+/* A region that peers may write into, as long as it is held; NULL: none of that generation. */
+struct wimm_mr *mr_hold(struct worker *w, uint32_t slot, uint32_t generation);
+void mr_release(struct worker *w, struct wimm_mr *mr);
 
 /* count.c: immediates, parts of split writes, expectations. */
 void count_arrived(struct worker *w, struct path *path, const struct prov_cqe *c);
+void count_add(struct worker *w, struct peer *p, uint32_t imm, uint32_t count);
+/* A path's marks have grown: who waits for that. */
+void count_looked_for(struct worker *w, struct peer *p);
 void count_start(struct worker *w, struct op *op);
 void count_cancel(struct worker *w, struct op *op, wimm_status status, const char *text);
 /* orderly: it said goodbye, so what it delivered stays countable. */

@@ -584,6 +584,7 @@ static void hostile_messages_before_the_session_stands_are_refused(void **state)
 		WIRE_REVOKE_ACK, WIRE_CONFIRM,    WIRE_RETIRE,    WIRE_ABANDON,
 		WIRE_MSG_ACK,    WIRE_MR_STATE,   WIRE_FENCE,     WIRE_FENCE_ACK,
 		WIRE_PATH_OPEN,  WIRE_PATH_STATE, WIRE_ALIVE_ASK, WIRE_ALIVE,
+		WIRE_LAND_ASK,   WIRE_LAND_AREA,  WIRE_LANDED,
 	};
 	struct raw *r = malloc(sizeof(*r));
 	struct scene s;
@@ -631,7 +632,7 @@ static void babble(struct rng *rng, struct raw *r)
 				return;
 			continue;
 		}
-		wire_sample_msg((enum wire_type)(1 + rng_below(rng, WIRE_ALIVE)),
+		wire_sample_msg((enum wire_type)(1 + rng_below(rng, WIRE_LANDED)),
 		                (uint32_t)rng_below(rng, WIRE_SAMPLE_VARIANTS), &m);
 		len = wire_encode(&m, bytes, sizeof(bytes));
 		assert_int_not_equal(len, 0);

@@ -80,7 +80,7 @@ static bool save_messages(void)
 {
 	uint32_t number = 0;
 
-	for (uint32_t type = WIRE_HELLO; type <= WIRE_ALIVE; type++) {
+	for (uint32_t type = WIRE_HELLO; type <= WIRE_LANDED; type++) {
 		for (uint32_t v = 0; v < WIRE_SAMPLE_VARIANTS; v++) {
 			uint8_t bytes[WIRE_SAMPLE_MAX_BYTES];
 			struct wire_msg m;

@@ -24,6 +24,7 @@
 
 #define MIB (UINT64_C(1) << 20)
 #define GIB (UINT64_C(1) << 30)
+#define STAGED_BYTES (256 * MIB)
 
 enum {
 	LATENCY_ROUNDS = 5000,
@@ -52,6 +53,8 @@ struct shared {
 	struct wimm_mr_desc desc;
 	uint64_t region_bytes;
 	char sms[8];
+	char provider[8];
+	bool host_memory; /* of the child's */
 	uint64_t len, count, times;
 	double rate;
 	double submit_us; /* of the list's submission */
@@ -108,8 +111,10 @@ static void open_engine(wimm_progress_mode mode)
 {
 	struct wimm_engine_opts opts = WIMM_ENGINE_OPTS_INIT;
 
-	opts.provider = "host";
+	opts.provider = sh->provider;
+	opts.nics = strcmp(sh->provider, "tcp") == 0 ? "127.0.0.1:0" : NULL;
 	opts.progress = mode;
+	MUST(config_set("same_host", "off"));
 	MUST(wimm_engine_open(&opts, &engine));
 }
 
@@ -235,6 +240,9 @@ static void do_numbered(void)
 		while (wimm_submit_single_write(engine, &wr, NULL, NULL) == WIMM_AGAIN)
 			MUST(gpu_now_s() > limit);
 	}
+	while (atomic_load(&sh->next) < sh->times)
+		plat_cpu_relax();
+	gpu_fill(src, BLOCKS * WORDS * 8, 5, 0);
 }
 
 static void do_endless(void)
@@ -245,6 +253,16 @@ static void do_endless(void)
 		while (wimm_submit_single_write(engine, &wr, NULL, NULL) != WIMM_OK)
 			plat_thread_yield();
 	}
+}
+
+static void *host_memory(void)
+{
+	static void *memory;
+
+	if (memory == NULL)
+		memory = aligned_alloc(4096, STAGED_BYTES);
+	memset(memory, 9, STAGED_BYTES);
+	return memory;
 }
 
 static void child(void)
@@ -262,8 +280,12 @@ static void child(void)
 			MUST(config_set("gpu_sms", sh->sms));
 			MUST(wimm_engine_close(&engine));
 			open_engine(WIMM_PROGRESS_THREADS);
-			MUST(wimm_reg_mr(engine, (void *)(uintptr_t)src, sh->region_bytes, NULL,
-			                 &src_mr));
+			if (sh->host_memory)
+				MUST(wimm_reg_mr(engine, host_memory(), STAGED_BYTES, NULL,
+				                 &src_mr));
+			else
+				MUST(wimm_reg_mr(engine, (void *)(uintptr_t)src, sh->region_bytes,
+				                 NULL, &src_mr));
 			MUST(wimm_open_remote_mr(engine, &sh->desc, &dst));
 		}
 		if (sh->command == CMD_SINGLE)
@@ -424,11 +446,14 @@ static void random_case(double seconds)
 	double end = gpu_now_s() + seconds;
 	uint64_t runs = 0;
 
-	gpu_case("direct: random lengths and places, poisoned around");
+	gpu_case(strcmp(sh->provider, "tcp") == 0
+	                 ? "staged: random lengths and places, poisoned around"
+	                 : "direct: random lengths and places, poisoned around");
 	gpu_fill(area, 64 * MIB, 6, 0);
 	while (gpu_now_s() < end) {
 		uint64_t flag = 0;
 		struct wimm_on_done on_done = { .flag = &flag };
+		uint64_t wrong;
 		uint64_t len = rng_u64(&rng) >> (rng_u64(&rng) % 22 + 42);
 		uint64_t to = GUARD + rng_u64(&rng) % (64 * MIB - len - 2 * GUARD);
 
@@ -438,14 +463,28 @@ static void random_case(double seconds)
 		MUST(wimm_expect_imm_count(engine, IMM_DATA, 1, NULL, &on_done, NULL));
 		(void)ask(CMD_RANDOM);
 		MUST(flag_wait(&flag) != 1);
-		CHECK(gpu_check(area + to, len, 5, sh->src_offset) == 0);
+		wrong = gpu_check(area + to, len, 5, sh->src_offset);
+		if (wrong != 0) {
+			double from = gpu_now_s();
+
+			printf("# %lu of %lu bytes to %#lx from %#lx are wrong", wrong, len, to,
+			       sh->src_offset);
+			while (gpu_now_s() - from < 0.01)
+				progress();
+			printf(", %lu a little later, %lu are poison\n",
+			       gpu_check(area + to, len, 5, sh->src_offset),
+			       len - gpu_check(area + to, len, 6, to));
+		}
+		CHECK(wrong == 0);
 		CHECK(gpu_check(area + to - GUARD, GUARD, 6, to - GUARD) == 0);
 		CHECK(gpu_check(area + to + len, GUARD, 6, to + len) == 0);
 		gpu_fill(area + to, len, 6, to);
 		wait_for(&sh->answered, atomic_load(&sh->asked));
 		runs++;
 	}
-	gpu_figure("direct_random_writes_checked", (double)runs, "writes");
+	gpu_figure(strcmp(sh->provider, "tcp") == 0 ? "staged_random_writes_checked"
+	                                            : "direct_random_writes_checked",
+	           (double)runs, "writes");
 }
 
 /* --- a kernel released by immediates --- */
@@ -496,6 +535,52 @@ static void numbered_case(uint64_t rounds)
 	CHECK(*wrong != 0);
 }
 
+/* --- over tcp, through slots --- */
+
+/* Reopen both sides on tcp, with one kind of memory each; the rates of single writes and pages. */
+static void staged_pair(const char *name, bool from_host, bool to_host)
+{
+	char full[64];
+
+	MUST(wimm_engine_close(&engine));
+	(void)snprintf(sh->provider, sizeof(sh->provider), "tcp");
+	sh->host_memory = from_host;
+	open_engine(WIMM_PROGRESS_THREADS);
+	if (to_host) {
+		MUST(wimm_reg_mr(engine, host_memory(), STAGED_BYTES, NULL, &area_mr));
+		MUST(wimm_mr_get_desc(area_mr, &sh->desc));
+	} else {
+		own_area();
+	}
+	connect_child("64");
+	sh->len = 64 * MIB;
+	sh->times = 24;
+	run(CMD_SINGLE);
+	(void)snprintf(full, sizeof(full), "tcp_%s_64MiB", name);
+	gpu_figure(full, sh->rate, "GB/s");
+	if (from_host || to_host)
+		return;
+	sh->len = 16384;
+	sh->count = 8192;
+	sh->times = 10;
+	run(CMD_PAGES);
+	(void)snprintf(full, sizeof(full), "tcp_%s_pages_16KiB", name);
+	gpu_figure(full, sh->rate, "GB/s");
+	drop_count();
+}
+
+static void staged_case(double seconds)
+{
+	gpu_case("staged: rates over tcp on loopback");
+	staged_pair("host_to_host", true, true);
+	staged_pair("gpu_to_host", false, true);
+	staged_pair("host_to_gpu", true, false);
+	staged_pair("gpu_to_gpu", false, false);
+	random_case(seconds);
+	(void)snprintf(sh->provider, sizeof(sh->provider), "host");
+	sh->host_memory = false;
+}
+
 static void death_case(void)
 {
 	uint64_t flag = 0;
@@ -531,17 +616,27 @@ int main(int argc, char **argv)
 	sh = mmap(NULL, sizeof(*sh), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	MUST(sh == MAP_FAILED);
 	sh->region_bytes = 5 * GIB;
+	(void)snprintf(sh->provider, sizeof(sh->provider), "host");
 	start_child();
 	gpu_start();
 	open_engine(WIMM_PROGRESS_THREADS);
 	area = gpu_alloc(sh->region_bytes);
 	own_area();
-	rates();
-	random_case(seconds);
-	numbered_case(rounds);
-	latency(WIMM_PROGRESS_CALLER, "driven");
-	driven = false;
-	latency(WIMM_PROGRESS_THREADS, "threads");
+	if (rounds != 0) {
+		rates();
+		random_case(seconds);
+		numbered_case(rounds);
+	}
+	if (rounds != 0) {
+		latency(WIMM_PROGRESS_CALLER, "driven");
+		driven = false;
+		latency(WIMM_PROGRESS_THREADS, "threads");
+	}
+	staged_case(seconds);
+	MUST(wimm_engine_close(&engine));
+	open_engine(WIMM_PROGRESS_THREADS);
+	own_area();
+	connect_child("64");
 	death_case();
 	gpu_case(NULL);
 	MUST(wimm_engine_close(&engine));

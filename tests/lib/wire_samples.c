@@ -78,6 +78,34 @@ static void sample_hello(uint32_t variant, struct wire_msg *m)
 		sample_offers(variant, m->u.hello.offer, &m->u.hello.path_count);
 }
 
+/* Marks of each path. */
+static void sample_marks(uint32_t variant, struct wire_msg *out)
+{
+	out->u.marks.id = 17;
+	out->u.marks.path_count = variant == 0 ? 0 : count_of(variant);
+	for (uint32_t i = 0; i < out->u.marks.path_count; i++) {
+		out->u.marks.path_seq[i] = 0xfffffff0 + i;
+		out->u.marks.mark[i] = UINT64_MAX - i;
+	}
+}
+
+/* Slots for memory of GPUs. */
+static void sample_land(uint32_t variant, struct wire_msg *out)
+{
+	if (out->type == WIRE_LANDED) {
+		out->u.landed.slot = variant;
+		out->u.landed.status = variant % 2 == 0 ? WIMM_OK : WIMM_E_REVOKED;
+	}
+	if (out->type != WIRE_LAND_AREA)
+		return;
+	out->u.land.base = UINT64_MAX - variant;
+	out->u.land.region_slot = variant;
+	out->u.land.generation = UINT32_MAX;
+	out->u.land.key_count = variant % (WIMM_MAX_NICS + 1);
+	for (uint32_t i = 0; i < out->u.land.key_count; i++)
+		out->u.land.key[i] = UINT64_MAX / (i + 1);
+}
+
 void wire_sample_msg(enum wire_type type, uint32_t variant, struct wire_msg *out)
 {
 	memset(out, 0, sizeof(*out));
@@ -94,12 +122,7 @@ void wire_sample_msg(enum wire_type type, uint32_t variant, struct wire_msg *out
 	case WIRE_HEARTBEAT:
 	case WIRE_RETIRE_ACK:
 	case WIRE_FENCE_ACK:
-		out->u.marks.id = 17;
-		out->u.marks.path_count = variant == 0 ? 0 : count_of(variant);
-		for (uint32_t i = 0; i < out->u.marks.path_count; i++) {
-			out->u.marks.path_seq[i] = 0xfffffff0 + i;
-			out->u.marks.mark[i] = UINT64_MAX - i;
-		}
+		sample_marks(variant, out);
 		break;
 	case WIRE_FENCE:
 	case WIRE_ALIVE_ASK:
@@ -141,6 +164,11 @@ void wire_sample_msg(enum wire_type type, uint32_t variant, struct wire_msg *out
 	case WIRE_RETIRE:
 		out->u.retire.id = 3;
 		out->u.retire.imm = UINT32_MAX - variant;
+		break;
+	case WIRE_LAND_ASK:
+	case WIRE_LAND_AREA:
+	case WIRE_LANDED:
+		sample_land(variant, out);
 		break;
 	case WIRE_ABANDON:
 		out->u.abandon.op_seq = UINT64_MAX;

@@ -16,7 +16,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { BYTES = 1 << 20, PAGE = 4096, PAGES = 100, IMM = 7 };
+enum { BYTES = 5 << 20, PAGE = 4096, PAGES = 100, IMM = 7 };
+enum { ON_HOST = -1 }; /* instead of vmm: memory of the host */
 
 static struct fake_cuda_knobs *fake;
 
@@ -29,14 +30,23 @@ struct side {
 	struct wimm_mr_desc desc;
 };
 
+static const char *provider = "host";
+
 static void side_open(struct side *s, int vmm)
 {
 	struct wimm_engine_opts opts = WIMM_ENGINE_OPTS_INIT;
 
-	opts.provider = "host";
+	opts.provider = provider;
+	opts.nics = strcmp(provider, "tcp") == 0 ? "127.0.0.1:0" : NULL;
 	assert_ok(wimm_engine_open(&opts, &s->engine));
-	s->ptr = fake->alloc(BYTES, vmm);
-	s->shadow = fake->shadow(s->ptr);
+	if (vmm == ON_HOST) {
+		s->shadow = aligned_alloc(4096, BYTES);
+		s->ptr = (uint64_t)(uintptr_t)s->shadow;
+	} else {
+		s->ptr = fake->alloc(BYTES, vmm);
+		s->shadow = fake->shadow(s->ptr);
+	}
+	memset(s->shadow, 0, BYTES);
 	assert_ok(wimm_reg_mr(s->engine, (void *)(uintptr_t)s->ptr, BYTES, NULL, &s->mr));
 	assert_ok(wimm_mr_get_desc(s->mr, &s->desc));
 }
@@ -44,7 +54,10 @@ static void side_open(struct side *s, int vmm)
 static void side_close(struct side *s)
 {
 	assert_ok(wimm_engine_close(&s->engine));
-	fake->free(s->ptr);
+	if (s->ptr == (uint64_t)(uintptr_t)s->shadow)
+		free(s->shadow);
+	else
+		fake->free(s->ptr);
 }
 
 static bool is_set(void *arg)
@@ -169,6 +182,139 @@ static void gpu_page_list_is_one_launch_and_counts_each_page(void **state)
 	side_close(&b);
 }
 
+/* --- through slots --- */
+
+static void staged_pages(struct side *a, struct side *b, struct wimm_remote_mr *to, uint64_t page,
+                         uint32_t count)
+{
+	struct wimm_paged_writes wr = WIMM_PAGED_WRITES_INIT;
+	uint32_t from[PAGES], into[PAGES];
+	uint64_t total = 0;
+
+	for (uint32_t i = 0; i < count; i++) {
+		from[i] = count - 1 - i;
+		into[i] = (i * 7 + 3) % count;
+	}
+	wr.src = a->mr;
+	wr.dst = to;
+	wr.page_len_bytes = page;
+	wr.src_pages = (struct wimm_pages){ .indices = from, .count = count,
+		                            .stride_bytes = page + 8 };
+	wr.dst_pages = (struct wimm_pages){ .indices = into, .count = count,
+		                            .stride_bytes = page, .offset_bytes = 48 };
+	wr.imm = IMM;
+	for (int once = 0; once < 2; once++) {
+		uint64_t flag = 0;
+		struct wimm_on_done on_done = { .flag = &flag };
+
+		memset(b->shadow, 0, BYTES);
+		wr.flags = WIMM_IMM | (once ? WIMM_IMM_ONCE : 0) | WIMM_CONFIRMED;
+		assert_ok(wimm_submit_paged_writes(a->engine, &wr, &on_done, NULL));
+		assert_int_equal(wait_flag(&flag), 1);
+		for (uint32_t i = 0; i < count; i++)
+			assert_memory_equal(b->shadow + 48 + into[i] * page,
+			                    a->shadow + from[i] * (page + 8), page);
+		assert_ok(wimm_forget_imm(b->engine, IMM, &total));
+		assert_int_equal(total, once ? 1 : count);
+	}
+}
+
+static void staged(int from_kind, int to_kind)
+{
+	static const uint64_t lens[] = { 0, 1, 5000, 1 << 20, (4 << 20) + 77 };
+	struct wimm_remote_mr *to;
+	struct side a, b;
+	uint64_t count;
+
+	provider = "tcp";
+	assert_ok(config_set("same_host", "off"));
+	side_open(&a, from_kind);
+	side_open(&b, to_kind);
+	assert_ok(wimm_open_remote_mr(a.engine, &b.desc, &to));
+	fill(a.shadow, BYTES, 3);
+	for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
+		memset(b.shadow, 0, BYTES);
+		assert_int_equal(write_one(&a, to, 100, 201, lens[i]), 1);
+		assert_memory_equal(b.shadow + 201, a.shadow + 100, lens[i]);
+		assert_int_equal(b.shadow[200], 0);
+		assert_int_equal(b.shadow[201 + lens[i]], 0);
+		assert_ok(wimm_forget_imm(b.engine, IMM, &count));
+		assert_int_equal(count, 1);
+	}
+	staged_pages(&a, &b, to, PAGE, PAGES);
+	staged_pages(&a, &b, to, 36, PAGES);
+	staged_pages(&a, &b, to, 1300000, 3);
+	side_close(&a);
+	side_close(&b);
+	assert_ok(config_set("same_host", "auto"));
+	provider = "host";
+}
+
+static void gpu_to_gpu_over_tcp_goes_through_slots_of_both(void **state)
+{
+	/* Goal: bytes, counts and what lies beside them are right; the host touches no GPU memory
+	 * (the fake's ends the process). */
+	(void)state;
+	staged(0, 1);
+}
+
+static void gpu_to_host_over_tcp_goes_through_slots(void **state)
+{
+	/* Goal: the same where only the source is memory of a GPU. */
+	(void)state;
+	staged(0, ON_HOST);
+}
+
+static void host_to_gpu_over_tcp_goes_through_slots(void **state)
+{
+	/* Goal: the same where only the target is. */
+	(void)state;
+	staged(ON_HOST, 0);
+}
+
+static void gpu_staged_write_is_not_counted_before_its_card_has_copied(void **state)
+{
+	/* Goal: C6 for staged writes: neither done nor counted while the receiver's card copies. */
+	struct wimm_write wr = WIMM_WRITE_INIT;
+	uint64_t flag = 0, count = 1;
+	struct wimm_on_done on_done = { .flag = &flag };
+	struct wimm_remote_mr *to;
+	struct side a, b;
+
+	(void)state;
+	provider = "tcp";
+	assert_ok(config_set("same_host", "off"));
+	side_open(&a, ON_HOST);
+	side_open(&b, 0);
+	assert_ok(wimm_open_remote_mr(a.engine, &b.desc, &to));
+	fill(a.shadow, BYTES, 8);
+	assert_int_equal(write_one(&a, to, 0, 0, 64), 1);
+	assert_ok(wimm_forget_imm(b.engine, IMM, &count));
+	__atomic_store_n(&fake->hold, 1, __ATOMIC_RELEASE);
+	wr.src = a.mr;
+	wr.dst = to;
+	wr.len_bytes = 100000;
+	wr.imm = IMM;
+	wr.flags = WIMM_IMM;
+	assert_ok(wimm_submit_single_write(a.engine, &wr, &on_done, NULL));
+	for (int i = 0; i < 2000; i++) {
+		plat_thread_yield();
+		assert_ok(wimm_poll_imm(b.engine, IMM, &count));
+		assert_int_equal(count, 0);
+		assert_int_equal(wimm_flag_load(&flag), 0);
+	}
+	__atomic_store_n(&fake->hold, 0, __ATOMIC_RELEASE);
+	while (wimm_flag_load(&flag) == 0)
+		(void)fake->run();
+	assert_memory_equal(b.shadow, a.shadow, 100000);
+	assert_ok(wimm_poll_imm(b.engine, IMM, &count));
+	assert_int_equal(count, 1);
+	side_close(&a);
+	side_close(&b);
+	assert_ok(config_set("same_host", "auto"));
+	provider = "host";
+}
+
 /* --- two processes --- */
 
 static void talk(int fd, const void *out, void *in, size_t bytes)
@@ -192,9 +338,9 @@ static void writer(int in, int out)
 	struct side s;
 	char go;
 
+	talk(in, NULL, &desc, sizeof(desc));
 	side_open(&s, 0);
 	fill(s.shadow, BYTES, 5);
-	talk(in, NULL, &desc, sizeof(desc));
 	assert_ok(wimm_open_remote_mr(s.engine, &desc, &to));
 	while (read(in, &go, 1) == 1) {
 		int64_t st = write_one(&s, to, 4096, 8192, 3 * PAGE);
@@ -204,31 +350,45 @@ static void writer(int in, int out)
 	_exit(0);
 }
 
-static void gpu_write_between_processes(int vmm)
+/* Started before this process has any thread. */
+static struct {
+	int down, up;
+	pid_t pid;
+} writers[2];
+
+static void start_writer(int i)
 {
 	int down[2], up[2];
+
+	assert_int_equal(pipe(down), 0);
+	assert_int_equal(pipe(up), 0);
+	writers[i].pid = fork();
+	if (writers[i].pid == 0) {
+		(void)close(down[1]);
+		(void)close(up[0]);
+		writer(down[0], up[1]);
+	}
+	(void)close(down[0]);
+	(void)close(up[1]);
+	writers[i].down = down[1];
+	writers[i].up = up[0];
+}
+
+static void gpu_write_between_processes(int vmm)
+{
+	int down = writers[vmm].down, up = writers[vmm].up;
 	struct side b;
 	int64_t st;
 	int status;
 	uint8_t *want = malloc(BYTES);
 	uint64_t flag = 0;
 	struct wimm_on_done on_done = { .flag = &flag };
-	pid_t pid;
+	pid_t pid = writers[vmm].pid;
 
-	assert_int_equal(pipe(down), 0);
-	assert_int_equal(pipe(up), 0);
-	pid = fork();
-	if (pid == 0) {
-		(void)close(down[1]);
-		(void)close(up[0]);
-		writer(down[0], up[1]);
-	}
-	(void)close(up[1]);
-	(void)close(down[0]);
 	side_open(&b, vmm);
-	talk(down[1], &b.desc, NULL, sizeof(b.desc));
-	talk(down[1], "g", NULL, 1);
-	talk(up[0], NULL, &st, sizeof(st));
+	talk(down, &b.desc, NULL, sizeof(b.desc));
+	talk(down, "g", NULL, 1);
+	talk(up, NULL, &st, sizeof(st));
 	assert_int_equal(st, 1);
 	fill(want, BYTES, 5);
 	assert_memory_equal(b.shadow + 8192, want + 4096, 3 * PAGE);
@@ -236,16 +396,16 @@ static void gpu_write_between_processes(int vmm)
 	assert_ok(wimm_dereg_mr(b.engine, b.mr, &on_done));
 	assert_int_equal(wait_flag(&flag), 1);
 	memset(b.shadow, 0, BYTES);
-	talk(down[1], "g", NULL, 1);
-	talk(up[0], NULL, &st, sizeof(st));
+	talk(down, "g", NULL, 1);
+	talk(up, NULL, &st, sizeof(st));
 	assert_int_equal(st, WIMM_E_REVOKED);
 	assert_int_equal(b.shadow[8192], 0);
 	(void)kill(pid, SIGKILL);
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	side_close(&b);
 	free(want);
-	(void)close(down[1]);
-	(void)close(up[0]);
+	(void)close(down);
+	(void)close(up);
 }
 
 static void gpu_write_by_ipc_handle_reaches_the_other_process(void **state)
@@ -266,17 +426,24 @@ static int setup(void **state)
 {
 	(void)state;
 	fake = fake_cuda_start();
-	return fake != NULL ? 0 : -1;
+	if (fake == NULL)
+		return -1;
+	start_writer(0);
+	start_writer(1);
+	return 0;
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		/* Those that fork come first: no thread of an engine is there yet. */
 		cmocka_unit_test(gpu_write_by_ipc_handle_reaches_the_other_process),
 		cmocka_unit_test(gpu_write_by_descriptor_reaches_the_other_process),
 		cmocka_unit_test(gpu_single_write_lands_and_is_counted_after_its_bytes),
 		cmocka_unit_test(gpu_page_list_is_one_launch_and_counts_each_page),
+		cmocka_unit_test(gpu_to_gpu_over_tcp_goes_through_slots_of_both),
+		cmocka_unit_test(gpu_to_host_over_tcp_goes_through_slots),
+		cmocka_unit_test(host_to_gpu_over_tcp_goes_through_slots),
+		cmocka_unit_test(gpu_staged_write_is_not_counted_before_its_card_has_copied),
 	};
 
 	return cmocka_run_group_tests(tests, setup, NULL);

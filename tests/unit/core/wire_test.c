@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FIRST = WIRE_HELLO, LAST = WIRE_ALIVE, MAX = WIRE_SAMPLE_MAX_BYTES };
+enum { FIRST = WIRE_HELLO, LAST = WIRE_LANDED, MAX = WIRE_SAMPLE_MAX_BYTES };
 
 /* Where the header and the version byte are. */
 enum { AT_MAJOR = 0, AT_TYPE = 1, AT_ZERO = 2, AT_LEN = 4 };
