@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Plants each bug of tests/mutants in a copy of the tree and demands that the simulator finds it
-# within so many seeds, or the test that the patch names ("Found by: PROGRAM" ahead of its diff); the
-# tree as it is has to pass. Only those programs are built.
+# within so many seeds, or the test that the patch names ("Found by: PROGRAM" ahead of its diff).
+# The tree as it is has to pass. Only those programs are built.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -39,7 +39,8 @@ run() {
 		"$build/$1" > "$work/run.log" 2>&1 || found="found by $1"
 	else
 		"$build/$1" --seeds "$seeds" --jobs 2 > "$work/run.log" 2>&1 ||
-			found=$(grep -m1 -E '^seed [0-9]+ at|signal at seed' "$work/run.log") || true
+			found=$(grep -m1 -E '^seed [0-9]+ at|signal at seed' \
+				"$work/run.log") || true
 	fi
 	[ -z "$found" ]
 }

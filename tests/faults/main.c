@@ -92,6 +92,8 @@ int main(int argc, char **argv)
 		*profile++ = '\0';
 	cfg.provider = argv[1];
 	cfg.profile = profile != NULL ? profile : "efa";
+	if (strcmp(cfg.provider, "host") == 0 && profile != NULL)
+		setenv("WIMM_HOST_WAY", strcmp(profile, "own") == 0 ? "auto" : profile, 1);
 	/* tcp-routed: writes to peers of this machine, which all are, go past the NICs. */
 	setenv("WIMM_SAME_HOST", strcmp(cfg.profile, "routed") == 0 ? "auto" : "off", 1);
 	cfg.nics = (uint32_t)strtoul(argv[2], NULL, 10);
