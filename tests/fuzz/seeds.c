@@ -6,6 +6,7 @@
 #include "kv/blob.h"
 #include "kv/mem.h"
 #include "lib/wire_samples.h"
+#include "prov/host/ring.h"
 #include "prov/tcp/frame.h"
 
 #include <stdio.h>
@@ -95,6 +96,39 @@ static bool save_messages(void)
 	return true;
 }
 
+static bool save_slots(void)
+{
+	static const struct host_entry entry[] = {
+		{ .kind = HOST_ENTRY_INLINE,
+		  .flags = HOST_ENTRY_LAST | HOST_ENTRY_IMM,
+		  .len_bytes = 16,
+		  .imm = 7,
+		  .inlined = { 1, 2 } },
+		{ .kind = HOST_ENTRY_SLOT, .len_bytes = HOST_PIECE_BYTES, .src = 4096 },
+		{ .kind = HOST_ENTRY_OFFER,
+		  .flags = HOST_ENTRY_LAST | HOST_ENTRY_PART,
+		  .len_bytes = 1 << 20,
+		  .op_seq = 3,
+		  .parts = 2,
+		  .addr = 0x7f0000001000,
+		  .key = 5 },
+		{ .kind = HOST_ENTRY_PLACED,
+		  .flags = HOST_ENTRY_LAST | HOST_ENTRY_IMM,
+		  .parts = 9 },
+	};
+
+	for (uint32_t i = 0; i < sizeof(entry) / sizeof(entry[0]); i++) {
+		uint8_t bytes[sizeof(struct host_slot) + 5] = { 0 };
+		struct host_slot slot;
+
+		host_slot_put(&slot, 0, &entry[i]);
+		memcpy(bytes, (const void *)&slot, sizeof(slot));
+		if (!save("host_ring", i, bytes, sizeof(bytes)))
+			return false;
+	}
+	return true;
+}
+
 static bool save_frames(void)
 {
 	static const uint8_t token[TCP_TOKEN_BYTES] = { 1, 2, 3 };
@@ -178,7 +212,8 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	folder = argv[1];
-	if (!save_texts() || !save_blobs() || !save_messages() || !save_frames() || !save_kv()) {
+	if (!save_texts() || !save_blobs() || !save_messages() || !save_slots() || !save_frames() ||
+	    !save_kv()) {
 		perror(folder);
 		return 1;
 	}
