@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Thin calls: Meson builds, scripts/parts.txt lists what the checks run.
-.PHONY: all setup build check check-deep demo demo-hosts bench mutants soak spec clean
+.PHONY: all setup build check check-deep coverage demo demo-hosts bench mutants soak spec clean
 
 all: build
 
@@ -33,8 +33,12 @@ demo-hosts: build
 bench: build
 	@bench/run
 
+# Lines of src/core that the simulator reaches.
+coverage: setup
+	@scripts/coverage.py
+
 mutants: setup
 	@scripts/mutants.sh
 
 clean:
-	rm -rf build build-asan build-tsan build-clang build-logs build-arm64 build-arm64-root
+	rm -rf build build-asan build-tsan build-clang build-cov build-logs build-arm64 build-arm64-root

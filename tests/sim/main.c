@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sim_test [--seeds COUNT] [--first SEED] [--jobs COUNT]: that many runs, each from its own seed,
- * in so many processes.
+/* sim_test [--seeds COUNT | --minutes COUNT] [--first SEED] [--jobs COUNT]: that many runs, or for
+ * so long, each from its own seed, in so many processes.
  * WIMM_SEED=N runs one of them and tells its story. Ends with 1 at the first broken rule. */
 #include "run.h"
 
@@ -20,6 +20,8 @@
 #define HANG_S    60
 #define SEEDS_MAX 1000000u
 #define JOBS_MAX  16u
+/* Between two looks at the clock. */
+#define SOAK_SEEDS 500u
 
 static struct run run;
 static volatile uint64_t seed_now;
@@ -258,10 +260,43 @@ static int run_many(uint64_t first, uint32_t count, uint32_t jobs)
 	return result;
 }
 
+/* Seeds for so long, with a line every minute: what ran, how fast, and the faults by kind. */
+static int run_soak(uint64_t first, uint32_t minutes, uint32_t jobs)
+{
+	size_t bytes = sizeof(struct figures) + 2 * (size_t)SOAK_SEEDS * sizeof(uint32_t);
+	struct figures *f =
+		mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	double start = now_s(), told = start;
+	uint64_t with[KINDS] = { 0 }, seeds = 0;
+
+	if (f == MAP_FAILED)
+		return 2;
+	while (now_s() < start + 60.0 * minutes) {
+		memset(f, 0, bytes);
+		if (!run_jobs(f, first + seeds, SOAK_SEEDS, jobs))
+			return 1;
+		seeds += SOAK_SEEDS;
+		for (uint32_t j = 0; j < jobs; j++)
+			for (int kind = 0; kind < KINDS; kind++)
+				with[kind] += f->with[j][kind];
+		if (now_s() < told + 60.0)
+			continue;
+		told = now_s();
+		printf("%.0f minutes: %" PRIu64 " seeds, %.0f a minute\n", (told - start) / 60.0,
+		       seeds, (double)seeds * 60.0 / (told - start));
+		fflush(stdout);
+	}
+	for (int kind = 0; kind < KINDS; kind++)
+		printf("  %9" PRIu64 " seeds: %s\n", with[kind], kind_name(kind));
+	printf("PASS sim/soak:%" PRIu64 "..%" PRIu64 "\n", first, first + seeds - 1);
+	munmap(f, bytes);
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	const char *one = getenv("WIMM_SEED");
-	uint64_t first = 1, count = 200, jobs = 1;
+	uint64_t first = 1, count = 200, jobs = 1, minutes = 0;
 
 	for (int i = 1; i + 1 < argc; i += 2) {
 		if (strcmp(argv[i], "--seeds") == 0)
@@ -270,17 +305,24 @@ int main(int argc, char **argv)
 			first = strtoull(argv[i + 1], NULL, 0);
 		else if (strcmp(argv[i], "--jobs") == 0)
 			jobs = strtoull(argv[i + 1], NULL, 0);
+		else if (strcmp(argv[i], "--minutes") == 0)
+			minutes = strtoull(argv[i + 1], NULL, 0);
 		else
 			count = 0;
 	}
-	if (count == 0 || count > SEEDS_MAX || jobs == 0 || jobs > JOBS_MAX || (argc % 2) == 0) {
-		fprintf(stderr, "usage: %s [--seeds 1..%u] [--first SEED] [--jobs 1..%u]\n",
+	if (count == 0 || count > SEEDS_MAX || jobs == 0 || jobs > JOBS_MAX || minutes > 10000 ||
+	    (argc % 2) == 0) {
+		fprintf(stderr,
+		        "usage: %s [--seeds 1..%u | --minutes COUNT] [--first SEED] [--jobs "
+		        "1..%u]\n",
 		        argv[0], SEEDS_MAX, JOBS_MAX);
 		return 2;
 	}
 	signal(SIGABRT, on_fatal);
 	signal(SIGSEGV, on_fatal);
 	signal(SIGALRM, on_fatal);
+	if (!one && minutes != 0)
+		return run_soak(first, (uint32_t)minutes, (uint32_t)jobs);
 	if (!one)
 		return run_many(first, (uint32_t)count, (uint32_t)jobs);
 	run_seed(strtoull(one, NULL, 0), true);
