@@ -209,8 +209,7 @@ __attribute__((noinline, cold)) static void no_path(struct worker *w, struct leg
 	if (leg->op->src != NULL && (leg->op->src->device >= 0 || leg->dst->gpu))
 		post_fail_leg(w, leg, WIMM_E_UNSUPPORTED, gpu_why_not(leg));
 	else
-		post_fail_leg(w, leg, WIMM_E_NIC_LOST,
-		              "no path of this peer uses the pinned NIC");
+		post_fail_leg(w, leg, WIMM_E_NIC_LOST, "no path of this peer uses the pinned NIC");
 }
 
 void post_leg_ready(struct worker *w, struct leg *leg, bool at_once)
@@ -262,9 +261,9 @@ static void peer_turn(struct worker *w, struct peer *p)
 		struct leg *leg = LIST_ENTRY(p->pending.next, struct leg, link);
 		uint32_t left = w->post_batch - leg->turn;
 		uint32_t posted;
-		bool alive = leg->as_list ? gpu_list_post(w, p, leg, &posted)
-		                          : leg_post(w, p, leg, left < budget ? left : budget,
-		                                     &posted);
+		bool alive = leg->as_list
+		                     ? gpu_list_post(w, p, leg, &posted)
+		                     : leg_post(w, p, leg, left < budget ? left : budget, &posted);
 
 		budget -= posted;
 		if (!alive)
@@ -443,10 +442,7 @@ void post_start(struct worker *w, struct op *op)
 
 	op->legs_open = op->leg_count;
 	if (mr != NULL) {
-		/* Relaxed: only the worker changes these two while the handle is out. */
-		if (atomic_load_explicit(&mr->generation, memory_order_relaxed) !=
-		            op->src_generation ||
-		    atomic_load_explicit(&mr->public_state, memory_order_relaxed) == MR_FREE)
+		if (!mr_holds(mr, op->src_generation))
 			op_fail(op, WIMM_E_REVOKED, 0, "the source region was deregistered");
 		else {
 			mr->refs++;

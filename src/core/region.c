@@ -204,7 +204,8 @@ wimm_status wimm_reg_mr(struct wimm_engine *engine, void *addr, uint64_t len_byt
 		return st;
 	}
 	/* [C] with [D] in mr_usable(): everything above is visible with the state. */
-	atomic_store_explicit(&mr->generation, generation, memory_order_relaxed);
+	/* Release, with the acquire in submit.c: who sees this life sees its length. */
+	atomic_store_explicit(&mr->generation, generation, memory_order_release);
 	atomic_store_explicit(&mr->public_state, MR_LIVE, memory_order_release);
 	mutex_unlock(&engine->lock);
 	atomic_fetch_add_explicit(&engine->regions.live, 1, memory_order_relaxed);

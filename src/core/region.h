@@ -41,6 +41,16 @@ static inline bool mr_usable(const struct wimm_engine *engine, const struct wimm
 	       atomic_load_explicit(&mr->public_state, memory_order_acquire) == MR_LIVE;
 }
 
+/* Worker: whether an operation may still take this region, of that life, for its source. With [C]
+ * in wimm_reg_mr(): the state first, so that the generation is not the older one. The end of a life
+ * is the worker's to begin; once it has, the region waits for those that came before alone. */
+static inline bool mr_holds(const struct wimm_mr *mr, uint32_t generation)
+{
+	return atomic_load_explicit(&mr->public_state, memory_order_acquire) != MR_FREE &&
+	       atomic_load_explicit(&mr->generation, memory_order_relaxed) == generation &&
+	       !list_linked(&mr->link);
+}
+
 struct region_table {
 	_Atomic(struct wimm_mr *) *slot;
 	uint32_t max;

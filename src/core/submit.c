@@ -168,11 +168,14 @@ struct seen {
 	wimm_peer peer;
 };
 
-/* Relaxed: visible with the state that was checked. */
+/* Acquire, with the release in wimm_reg_mr(): it may be a later life than the one that was checked,
+ * and then the length read next is of that one. */
 static uint32_t seen_source(const struct wimm_mr *src)
 {
-	return atomic_load_explicit(&src->generation, memory_order_relaxed);
+	return atomic_load_explicit(&src->generation, memory_order_acquire);
 }
+
+/* Relaxed: visible with the state that was checked. */
 
 static uint32_t seen_dest(const struct wimm_remote_mr *dst)
 {

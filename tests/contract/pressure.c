@@ -368,6 +368,45 @@ static void blocked_submission_follows_no_handle_that_ended(void **state)
 	}
 }
 
+/* Goal: while a submission waits for room its source begins to end, which takes long since a peer
+ * does not answer. It comes too late: the end waits for those that came before it. */
+static void blocked_submission_from_an_ending_region_is_refused(void **state)
+{
+	struct wimm_engine_opts opts = node_opts();
+	struct node *a = narrow_open(64, 16), *b = node_open(4096), *silent;
+	uint8_t *mem = case_memory(4096);
+	struct stale *s = case_memory(sizeof(*s));
+	struct wimm_remote_mr *to = remote_of(a, b);
+	bool *ended = case_memory(sizeof(*ended));
+	struct wimm_on_done done = { .fn = on_ended, .context = ended };
+	struct result *r[16], *first;
+	struct wimm_mr *mr;
+	pthread_t thread;
+
+	(void)state;
+	opts.progress = WIMM_PROGRESS_CALLER;
+	silent = node_open_apart(&opts, 64);
+	first = write_imm(a, remote_of(a, silent), 0, 0, 8, 1);
+	drive_until(result_there_driving(first, silent));
+	result_ok(first);
+	assert_ok(wimm_reg_mr(a->engine, mem, 4096, NULL, &mr));
+	*s = (struct stale){ a, mr, to, 0, WIMM_OK, result_new() };
+	occupy(a, r, 16);
+	assert_ok(pthread_create(&thread, NULL, submit_stale, s));
+	drive_until(blocked_submitters(a) != 0 && stats_of(a).again >= 2);
+	assert_ok(wimm_dereg_mr(a->engine, mr, &done));
+	(void)imm_now(a, 0); /* behind it on the worker */
+	assert_ok(wimm_cancel(a->engine, r[3]->id));
+	pthread_join(thread, NULL);
+	s->result->accepted = s->st == WIMM_OK;
+	if (s->result->accepted)
+		result_is(s->result, WIMM_E_REVOKED);
+	else
+		assert_status(s->st, WIMM_E_REVOKED);
+	assert_false(has_ended(ended));
+	drive_until(wimm_progress(silent->engine, NULL) == WIMM_OK && has_ended(ended));
+}
+
 static struct wimm_paged_writes many_pages(struct node *a, struct wimm_remote_mr *to,
                                            const uint32_t *indices, uint64_t count)
 {
@@ -597,6 +636,7 @@ static const struct contract_case cases[] = {
 	CASE_ONLY(blocked_submission_ends_when_the_engine_closes, ONLY_THREADS),
 	CASE_ONLY(blocked_submission_gives_up_at_its_deadline, ONLY_THREADS),
 	CASE_ONLY(blocked_submission_follows_no_handle_that_ended, ONLY_THREADS),
+	CASE_ONLY(blocked_submission_from_an_ending_region_is_refused, ONLY_THREADS),
 	CASE(index_arrays_beyond_their_budget_wait),
 	CASE(index_budget_is_free_inside_the_callback),
 	CASE_ONLY(stalled_peer_delays_nobody_else, ONLY_THREADS),
