@@ -25,6 +25,7 @@
 	X(mirror)                                                                                  \
 	X(sweep)                                                                                   \
 	X(proof)                                                                                   \
+	X(chaos)                                                                                   \
 	X(routing)                                                                                 \
 	X(callback)                                                                                \
 	X(ending)
