@@ -22,11 +22,6 @@ static struct case_block {
 static uint64_t blocks_before;
 static unsigned fds_before, threads_before;
 
-bool many_paths(void)
-{
-	return cfg.nics > 1 || strcmp(cfg.profile, "routed") == 0;
-}
-
 /* --- nodes --- */
 
 struct wimm_engine_opts node_opts_nics(uint32_t count)

@@ -22,8 +22,6 @@ struct contract_cfg {
 	bool driven; /* WIMM_PROGRESS_CALLER */
 };
 extern struct contract_cfg cfg;
-/* Whether a session has more than one path, so that one may end before it. */
-bool many_paths(void);
 
 /* Where a case applies; 0: everywhere. */
 enum {
