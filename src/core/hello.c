@@ -261,6 +261,7 @@ static void merge(struct worker *w, struct peer *p, struct peer *real)
 		struct op *op = LIST_ENTRY(it, struct op, wait_link);
 
 		op->send.peer = real;
+		op->send.seq = ++real->send_seq; /* its answer is found by it */
 		p->refs--;
 		real->refs++;
 	}
