@@ -138,9 +138,13 @@ static wimm_status submit_send(struct run *run, struct rec *rec, const struct wi
 	uint8_t bytes[MSG_BYTES];
 	wimm_status st;
 
+	struct wimm_net_addr addr = run->node[rec->to].addr;
+
 	if (!node_alive(run, rec->to))
 		return WIMM_E_PEER_LOST;
-	st = wimm_add_peer(n->engine, &run->node[rec->to].addr, NULL, &send.peer);
+	if (rec->flags != 0 && rec->tries == 0) /* whoever answers there */
+		memset(addr.bytes + 4, 0, WIMM_INSTANCE_BYTES);
+	st = wimm_add_peer(n->engine, &addr, NULL, &send.peer);
 	if (st != WIMM_OK)
 		return st;
 	message_fill(run, rec, bytes);

@@ -61,6 +61,8 @@ static void start_send(struct run *run, uint32_t from, uint32_t to)
 	rec->len = (uint32_t)draw(run, 16, chance(run, 20) ? MSG_BYTES : 90);
 	if (chance(run, 5))
 		rec->deadline_us = draw(run, 5, 2000);
+	rec->flags = run->cfg.seed % 4 == 0 && chance(run, 40); /* to whoever answers there */
+	run->stats.pattern[PATTERN_PLAIN] += rec->flags != 0;
 	rec_submit(run, rec->index, 0);
 }
 

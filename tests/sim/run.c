@@ -236,7 +236,7 @@ static void draw_settings(struct run *run)
 	static const uint64_t batches[] = { 2, 8, 64 };
 
 	set("log_level", run->verbose ? 2 : 0);
-	set("max_peers", 32);
+	set("max_peers", 128);
 	set("max_regions", 64);
 	set("max_msg_bytes", MSG_BYTES);
 	set("hello_timeout_ms", 10);

@@ -19,6 +19,7 @@
 	X(BARRIER, "barrier rounds with a slow member")                                            \
 	X(STREAM, "stream of writes past a waiting one")                                           \
 	X(LAZY, "program that makes progress seldom")                                              \
+	X(PLAIN, "message to whoever answers at an address")                                       \
 	X(SLOW_LINK, "slow link")
 
 enum pattern {
