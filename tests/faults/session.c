@@ -2,7 +2,9 @@
 /* How sessions begin, stay and end (contract C2, C5, C9). */
 #include "faults/puppet.h"
 
+#include "core/engine.h"
 #include "plat/clock.h"
+#include "prov/sim/sim.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -203,11 +205,67 @@ static void full_receive_pool_is_not_taken_for_death(void **state)
 	result_ok(write_imm(a, remote_of(a, b), 0, 0, 8, 2));
 }
 
+/* --- turns --- */
+
+enum { FLOOD = 4096, MINE = 32 };
+
+static struct result *pages_to(struct node *from, const struct wimm_remote_mr *to, uint32_t count)
+{
+	struct wimm_paged_writes p = WIMM_PAGED_WRITES_INIT;
+	uint32_t *indices = case_memory(count * sizeof(*indices));
+
+	for (uint32_t i = 0; i < count; i++)
+		indices[i] = i;
+	p.src = from->mr;
+	p.dst = to;
+	p.page_len_bytes = 1;
+	p.src_pages = p.dst_pages = (struct wimm_pages){ indices, count, 1, 0 };
+	return submit_pages(from, &p);
+}
+
+/* Goal: with one peer stalled, one dead and one flooded, another's writes wait for at most one
+ * batch of the flood (C8), counted in requests. */
+static void writes_past_stalled_dead_and_flooded_peers_wait_for_one_batch(void **state)
+{
+	struct node *a = node_open(FLOOD), *n[4];
+	struct wimm_remote_mr *to[4]; /* stalled, dead, flooded, mine */
+	struct worker *w = &a->engine->worker;
+	struct result *mine;
+	uint64_t before;
+
+	(void)state;
+	for (uint32_t i = 0; i < 4; i++) {
+		n[i] = node_open(FLOOD);
+		to[i] = remote_of(a, n[i]);
+		result_ok(write_imm(a, to[i], 0, 0, 1, 1));
+	}
+	sim_freeze(case_world(), n[0]->engine->self.instance);
+	sim_kill_engine(case_world(), n[1]->engine->self.instance, true);
+	for (uint32_t i = 0; i < 64; i++) {
+		write_imm(a, to[0], 0, 0, 1, 2);
+		write_imm(a, to[1], 0, 0, 1, 2);
+	}
+	for (int i = 0; i < 4; i++) /* the inbox is emptied 64 at a time */
+		assert_ok(wimm_progress(a->engine, NULL));
+	pages_to(a, to[2], FLOOD);
+	assert_ok(wimm_progress(a->engine, NULL));
+	mine = pages_to(a, to[3], MINE);
+	before = stats_of(a).writes_posted;
+	while (!result_there(mine) && op_by_id(w, mine->id)->descriptors < MINE)
+		assert_ok(wimm_progress(a->engine, NULL));
+	assert_true(stats_of(a).writes_posted - before <= MINE + w->post_batch);
+	result_ok(mine);
+	sim_thaw(case_world(), n[0]->engine->self.instance);
+	node_close(a); /* what went to the dead one ends here */
+}
+
 static const struct contract_case cases[] = {
 	CASE(goodbye_comes_behind_the_last_immediate),
 	CASE_ONLY(simultaneous_open_gives_one_session, ONLY_THREADS),
 	CASE_ONLY(simultaneous_open_by_address_gives_one_session, ONLY_THREADS),
 	CASE_ONLY(slow_callback_is_not_taken_for_death, ONLY_THREADS),
 	CASE(full_receive_pool_is_not_taken_for_death),
+	CASE_ONLY(writes_past_stalled_dead_and_flooded_peers_wait_for_one_batch,
+	          ONLY_SIM | ONLY_DRIVEN),
 };
 GROUP(session, cases);

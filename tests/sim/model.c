@@ -326,7 +326,8 @@ static void check_blame(struct run *run, const struct rec *rec)
 	uint64_t last_ns = 0;
 
 	if ((rec->status != WIMM_E_PATH_LOST && rec->status != WIMM_E_NIC_LOST) ||
-	    r->node[rec->node].closing || r->node[rec->node].frozen_ns != 0 || rec->slot_count == 0)
+	    r->node[rec->node].closing || r->node[rec->node].nics_dead != 0 ||
+	    r->node[rec->node].frozen_ns != 0 || rec->slot_count == 0)
 		return;
 	for (uint32_t i = 0; i < rec->slot_count; i++) {
 		const struct node *to = &r->node[r->slot[rec->slot + i].node];
