@@ -103,6 +103,8 @@ static void on_peer_event(void *context, const struct wimm_peer_event *event)
 
 static void remote_drop(struct node *n, struct remote *r)
 {
+	if (r->handle)
+		patterns_handle_closed(n->index);
 	if (r->handle && wimm_close_remote_mr(n->engine, r->handle) != WIMM_OK)
 		broken(n->run, "node %u: a remote region cannot be closed", n->index);
 	r->handle = NULL;

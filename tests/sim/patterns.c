@@ -255,6 +255,14 @@ static void start_barrier(struct run *run, uint32_t index, uint32_t unused)
 		run_at(run, run_now(run) + draw(run, 0, 300) * US, barrier_enter, index, i);
 }
 
+void patterns_handle_closed(uint32_t node)
+{
+	for (uint32_t index = 0; index < BARRIERS_MAX; index++)
+		for (uint32_t i = 0; i < patterns.barrier[index].count; i++)
+			if (patterns.barrier[index].node[i] == node)
+				patterns.barrier[index].over = true;
+}
+
 /* Handles of an engine end with it. */
 void patterns_node_down(struct run *run, uint32_t node)
 {

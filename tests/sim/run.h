@@ -288,6 +288,7 @@ bool patterns_turn(struct run *run, uint32_t node); /* before a node's turn; fal
 /* The node has had its turn at this moment and takes none more. */
 bool patterns_rest(const struct run *run, uint32_t node);
 void patterns_node_down(struct run *run, uint32_t node);
+void patterns_handle_closed(uint32_t node); /* its barriers may stand on it: no more rounds */
 void faults_plan(struct run *run);
 void freeze(struct run *run, uint32_t n, uint32_t us);
 void faults_heal(struct run *run);
