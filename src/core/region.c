@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "core/engine.h"
 #include "core/error_text.h"
-#include "mem/cuda.h"
+#include "mem/cuda_queue.h"
 #include "plat/rand.h"
 
 #include <inttypes.h>
@@ -158,6 +158,8 @@ static wimm_status check_kind(const void *addr, uint64_t len_bytes, int *out_dev
 		return st;
 	}
 	*out_device = is_cuda ? range.device : -1;
+	if (is_cuda)
+		cuda_queue_prepare(range.device);
 	return WIMM_OK;
 }
 

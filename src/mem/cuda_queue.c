@@ -4,8 +4,10 @@
 #include "base/alloc.h"
 #include "base/config.h"
 #include "base/log.h"
+#include "base/tsa.h"
 #include "mem/kernels.h"
 #include "mem/word.h"
+#include "plat/mutex.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
@@ -62,22 +64,55 @@ static wimm_status fail(struct cuda_queue *q, const char *what, cu_result code)
 	return WIMM_E_SYSTEM;
 }
 
-static void load_kernels(struct cuda_queue *q)
+/* Loaded once a device and kept. Inside its context. */
+static struct mutex lock = MUTEX_INIT;
+static struct cu_function *functions[MEM_CUDA_MAX_DEVICES] TSA(guarded_by(lock));
+static bool tried[MEM_CUDA_MAX_DEVICES] TSA(guarded_by(lock));
+static uint64_t *kept_word TSA(guarded_by(lock));
+
+static void load(const struct cuda_lib *lib, int device) TSA(requires_capability(lock))
 {
 	const void *image = kernels_image();
 	struct cu_module *module;
 	cu_result code;
 
+	tried[device] = true;
 	if (!image)
 		return;
-	code = q->lib->module_load(&module, image);
+	code = lib->module_load(&module, image);
 	if (code == CU_OK)
-		code = q->lib->module_function(&q->copy_pages, module, "wimm_copy_pages");
-	if (code != CU_OK) {
-		q->copy_pages = NULL;
-		LOG_WARN("cuda: no copy kernel for device %d (%s): its copy engine does it all",
-		         q->device, cuda_lib_error(q->lib, code));
-	}
+		code = lib->module_function(&functions[device], module, "wimm_copy_pages");
+	if (code == CU_OK)
+		return;
+	functions[device] = NULL;
+	LOG_WARN("cuda: no copy kernel for device %d (%s): its copy engine does it all", device,
+	         cuda_lib_error(lib, code));
+}
+
+static struct cu_function *kernel_of(const struct cuda_lib *lib, int device)
+{
+	struct cu_function *f;
+
+	mutex_lock(&lock);
+	if (!tried[device])
+		load(lib, device);
+	f = functions[device];
+	mutex_unlock(&lock);
+	return f;
+}
+
+void cuda_queue_prepare(int device)
+{
+	const struct cuda_lib *lib;
+
+	if (mem_cuda_enter(device, &lib) != WIMM_OK)
+		return;
+	(void)kernel_of(lib, device);
+	mem_cuda_leave(lib);
+	mutex_lock(&lock);
+	if (!kept_word)
+		kept_word = mem_word_alloc(); /* with it its chunk stays pinned */
+	mutex_unlock(&lock);
 }
 
 static uint32_t sm_limit(const struct cuda_lib *lib, int device)
@@ -116,7 +151,7 @@ wimm_status cuda_queue_open(int device, struct cuda_queue **out, char *text, siz
 		mem_cuda_leave(q->lib);
 		goto undo_word;
 	}
-	load_kernels(q);
+	q->copy_pages = kernel_of(q->lib, device);
 	mem_cuda_leave(q->lib);
 	*out = q;
 	return WIMM_OK;

@@ -21,6 +21,9 @@ struct cuda_pages {
 	uint64_t page_bytes;
 };
 
+/* Load what a queue of this device needs. Loading waits for kernels that are running, so it must
+ * not be left to the first copy: a kernel may be waiting for just that. Thread: any. Blocks. */
+void cuda_queue_prepare(int device);
 /* Returns OK, E_UNSUPPORTED, E_NOMEM; `text` says why. */
 WIMM_MUST_CHECK wimm_status cuda_queue_open(int device, struct cuda_queue **out, char *text,
                                             size_t text_bytes);

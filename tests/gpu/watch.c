@@ -226,7 +226,79 @@ static void counter_case(void)
 	MUST(wimm_close_remote_mr(engine, remote));
 }
 
-int main(void)
+/* --- a kernel that waits for "at least n", on two streams --- */
+
+enum { BLOCKS = 64, WORDS = 256, IMM_MIRROR = 9 };
+
+static struct wimm_mr *gpu_region(cu_ptr *out, struct wimm_mr_desc *desc)
+{
+	struct wimm_mr *mr;
+
+	*out = gpu_alloc(BLOCKS * WORDS * 8);
+	MUST(wimm_reg_mr(engine, (void *)(uintptr_t)*out, BLOCKS * WORDS * 8, NULL, &mr));
+	MUST(wimm_mr_get_desc(mr, desc));
+	return mr;
+}
+
+/* One kernel consumes values in order as the mirror of an immediate grows; another stream makes
+ * what is written. */
+static void mirror_case(uint64_t rounds)
+{
+	struct cu_stream *consumer = gpu_stream();
+	struct wimm_write wr = WIMM_WRITE_INIT;
+	uint64_t *mirror = mem_word_alloc();
+	uint64_t *next = mem_word_alloc();
+	unsigned long long *wrong = cuda_host_alloc(sizeof(*wrong));
+	struct wimm_mr_desc desc;
+	struct wimm_remote_mr *remote;
+	uint32_t n = WORDS, blocks = BLOCKS;
+	uint64_t total;
+	cu_ptr src, dst;
+	void *params[] = { &mirror, &rounds, &dst, &n, &blocks, &next, &wrong };
+	double from;
+
+	gpu_case("counter: a kernel that waits for at least n reads what was written");
+	*wrong = 0;
+	wr.src = gpu_region(&src, &desc);
+	(void)gpu_region(&dst, &desc);
+	MUST(wimm_open_remote_mr(engine, &desc, &remote));
+	MUST(wimm_mirror_enable(engine, IMM_MIRROR, mirror));
+	{ /* loaded before a kernel runs that waits */
+		uint64_t first = 1;
+		void *made[] = { &src, &n, &first };
+
+		gpu_launch(gpu.stream, "number_blocks", BLOCKS, WORDS, made);
+		MUST(gpu.lib->stream_sync(gpu.stream));
+	}
+	gpu_launch(consumer, "consume", 1, 128, params);
+	wr.dst = remote;
+	wr.len_bytes = WORDS * 8;
+	wr.imm = IMM_MIRROR;
+	wr.flags = WIMM_IMM | WIMM_BLOCK;
+	from = gpu_now_s();
+	for (uint64_t value = 1; value <= rounds; value++) {
+		if (value % BLOCKS == 1) {
+			void *made[] = { &src, &n, &value };
+
+			while (__atomic_load_n(next, __ATOMIC_ACQUIRE) + 1 < value)
+				MUST(gpu_now_s() > from + 100);
+			gpu_launch(gpu.stream, "number_blocks", BLOCKS, WORDS, made);
+			MUST(gpu.lib->stream_sync(gpu.stream));
+		}
+		wr.src_offset_bytes = (value - 1) % BLOCKS * WORDS * 8;
+		wr.dst_offset_bytes = value % BLOCKS * WORDS * 8;
+		MUST(wimm_submit_single_write(engine, &wr, NULL, NULL));
+	}
+	MUST(gpu.lib->stream_sync(consumer));
+	CHECK(*wrong == 0);
+	gpu_figure("mirror_releases_checked", (double)rounds, "rounds");
+	gpu_figure("mirror_round", (gpu_now_s() - from) * 1e6 / (double)rounds, "us");
+	MUST(wimm_mirror_disable(engine, IMM_MIRROR, &total));
+	CHECK(total == rounds);
+	MUST(wimm_close_remote_mr(engine, remote));
+}
+
+int main(int argc, char **argv)
 {
 	struct wimm_engine_opts opts = WIMM_ENGINE_OPTS_INIT;
 
@@ -237,6 +309,7 @@ int main(void)
 	graph_case();
 	many_case();
 	counter_case();
+	mirror_case(argc > 1 ? strtoull(argv[1], NULL, 0) : 1000000);
 	gpu_case(NULL);
 	MUST(wimm_engine_close(&engine));
 	return gpu_end();
