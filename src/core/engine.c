@@ -14,9 +14,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define CLOSE_WAIT_NS   (2 * CLOCK_NS_PER_S)
-#define CLOSE_LINGER_NS (50 * CLOCK_NS_PER_MS)
-
 /* Grows in every forked child: an engine belongs to the process that opened it. */
 static _Atomic uint32_t fork_epoch;
 

@@ -111,7 +111,11 @@ static wimm_status register_all(struct wimm_engine *engine, struct wimm_mr *mr, 
 		                       core_key, &mr->key[i], &error);
 		if (st == WIMM_OK)
 			continue;
-		error_text_set("NIC %" PRIu32 " of %" PRIu32 ": %s", i, w->nic_count, error.text);
+		if (i < w->nic_count)
+			error_text_set("NIC %" PRIu32 " of %" PRIu32 ": %s", i, w->nic_count,
+			               error.text);
+		else
+			error_text_set("device for peers of this machine: %s", error.text);
 		while (i-- != 0)
 			if (takes(w, mr, i))
 				w->nic[i].ops->dereg(w->nic[i].dev, mr->key[i]);

@@ -130,11 +130,11 @@ wimm_status worker_start(struct worker *w);
 void worker_stop(struct worker *w);
 /* One turn at now_ns; returns whether there was anything to do. */
 bool worker_step(struct worker *w, uint64_t now_ns);
-/* Sleep until there may be something to do, at most until deadline_ns. */
 /* When worker_step() must run next though nothing arrives. */
 uint64_t worker_next_ns(const struct worker *w);
 /* Nothing is left to do but what comes from the NICs or at worker_next_ns(). */
 bool worker_may_sleep(const struct worker *w);
+/* Sleep until there may be something to do, at most until deadline_ns. */
 void worker_wait(struct worker *w, uint64_t deadline_ns);
 /* For a caller that sleeps on epoll_fd itself: make it readable when there is something to do.
  * may_sleep: nothing else is due. */

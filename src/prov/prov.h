@@ -90,11 +90,12 @@ struct prov_args {
 				      * anybody is there, and is NULL if not */
 };
 
-/* Work request flags. */
+/* Flags of a registration. */
 #define PROV_REG_REMOTE 1u       /* peers may write */
 #define PROV_REG_STRICT_ORDER 2u /* the bytes of a write become visible in their order: no relaxed
 				  * ordering of the bus. For those who poll content */
 
+/* Flags of a work request. */
 #define PROV_WR_IMM 1u           /* count `imm` at the receiver when this request has landed */
 #define PROV_WR_PART 2u          /* this is the last request of one of `parts` parts of operation
 				  * `op_seq`; the core over there counts `imm` when all parts are

@@ -61,8 +61,8 @@ struct host_dev {
 	/* Fixed after open. */
 	struct host_name name;
 	uint32_t hello_timeout_ms;
-	bool any_uid;
-	bool beside; /* NICs of another provider */ /* peers of other users are let in */
+	bool any_uid; /* peers of other users are let in */
+	bool beside;  /* NICs of another provider */
 	uint8_t way;  /* enum host_way */
 	int epoll_fd;
 	int listen_fd;
