@@ -312,6 +312,8 @@ void post_peer_room(struct worker *w, struct peer *p)
 {
 	p->blocked = false;
 	peer_ready(w, p);
+	if (p->stage_tx != NULL)
+		stage_busy(w, p); /* a slot may be waiting for just this room */
 }
 
 /* Whether it was counted over there is unknown, and with it what the path's marks mean. */

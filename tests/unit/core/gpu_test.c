@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 enum { BYTES = 5 << 20, PAGE = 4096, PAGES = 100, IMM = 7 };
+enum { FILLERS = 2000 }; /* more than a path takes */
 enum { ON_HOST = -1 }; /* instead of vmm: memory of the host */
 
 static struct fake_cuda_knobs *fake;
@@ -31,12 +32,14 @@ struct side {
 };
 
 static const char *provider = "host";
+static wimm_progress_mode progress; /* of the engines opened next */
 
 static void side_open(struct side *s, int vmm)
 {
 	struct wimm_engine_opts opts = WIMM_ENGINE_OPTS_INIT;
 
 	opts.provider = provider;
+	opts.progress = progress;
 	opts.nics = strcmp(provider, "tcp") == 0 ? "127.0.0.1:0" : NULL;
 	assert_ok(wimm_engine_open(&opts, &s->engine));
 	if (vmm == ON_HOST) {
@@ -272,6 +275,18 @@ static void host_to_gpu_over_tcp_goes_through_slots(void **state)
 	staged(ON_HOST, 0);
 }
 
+static void drive_until(struct wimm_engine *engine, uint64_t *flag)
+{
+	uint64_t end_ns = clock_now_ns() + 60 * (uint64_t)CLOCK_NS_PER_S;
+	int busy;
+
+	while (wimm_flag_load(flag) == 0) {
+		assert_true(clock_now_ns() < end_ns);
+		assert_ok(wimm_progress(engine, &busy));
+	}
+	assert_int_equal(wimm_flag_load(flag), 1);
+}
+
 static void gpu_staged_write_is_not_counted_before_its_card_has_copied(void **state)
 {
 	/* Goal: C6 for staged writes: neither done nor counted while the receiver's card copies. */
@@ -309,6 +324,69 @@ static void gpu_staged_write_is_not_counted_before_its_card_has_copied(void **st
 	assert_memory_equal(b.shadow, a.shadow, 100000);
 	assert_ok(wimm_poll_imm(b.engine, IMM, &count));
 	assert_int_equal(count, 1);
+	side_close(&a);
+	side_close(&b);
+	assert_ok(config_set("same_host", "auto"));
+	provider = "host";
+}
+
+static bool path_is_full(void *engine)
+{
+	static uint64_t sleeps; /* as they were when the last place was taken */
+	struct wimm_engine_stats s = WIMM_ENGINE_STATS_INIT;
+
+	assert_ok(wimm_engine_get_stats(engine, &s));
+	if (s.ops_open != FILLERS + 1 || s.writes_posted < 1024)
+		sleeps = s.worker_sleeps;
+	return s.worker_sleeps > sleeps + 1;
+}
+
+static void gpu_staged_write_behind_a_full_path_is_posted_when_there_is_room(void **state)
+{
+	/* Goal: a slot that found its path full of others' requests goes out once those are done. */
+	static uint8_t from[64], into[64];
+	static uint64_t flags[FILLERS + 1];
+	struct wimm_write wr = WIMM_WRITE_INIT;
+	struct wimm_remote_mr *to, *to_host;
+	struct wimm_mr *here, *there;
+	struct wimm_mr_desc desc;
+	struct side a, b;
+	uint64_t flag = 0;
+	struct wimm_on_done on_done = { .flag = &flag };
+
+	(void)state;
+	provider = "tcp";
+	assert_ok(config_set("same_host", "off"));
+	side_open(&a, ON_HOST);
+	progress = WIMM_PROGRESS_CALLER;
+	side_open(&b, 0);
+	progress = WIMM_PROGRESS_THREADS;
+	assert_ok(wimm_reg_mr(a.engine, from, sizeof(from), NULL, &here));
+	assert_ok(wimm_reg_mr(b.engine, into, sizeof(into), NULL, &there));
+	assert_ok(wimm_mr_get_desc(there, &desc));
+	assert_ok(wimm_open_remote_mr(a.engine, &b.desc, &to));
+	assert_ok(wimm_open_remote_mr(a.engine, &desc, &to_host));
+	wr.len_bytes = 64;
+	for (int i = 0; i < 2; i++) { /* the second one's end tells that nothing is outstanding */
+		flag = 0;
+		wr.src = i == 0 ? a.mr : here;
+		wr.dst = i == 0 ? to : to_host;
+		assert_ok(wimm_submit_single_write(a.engine, &wr, &on_done, NULL));
+		drive_until(b.engine, &flag);
+	}
+	/* Nobody drives the receiver: all places of the path are taken. */
+	memset(flags, 0, sizeof(flags));
+	for (int i = 0; i <= FILLERS; i++) {
+		bool last = i == FILLERS;
+
+		wr.src = last ? a.mr : here;
+		wr.dst = last ? to : to_host;
+		on_done.flag = &flags[i];
+		assert_ok(wimm_submit_single_write(a.engine, &wr, &on_done, NULL));
+	}
+	assert_true(test_wait_until(path_is_full, a.engine, 60000));
+	for (int i = 0; i <= FILLERS; i++)
+		drive_until(b.engine, &flags[i]);
 	side_close(&a);
 	side_close(&b);
 	assert_ok(config_set("same_host", "auto"));
@@ -444,6 +522,7 @@ int main(void)
 		cmocka_unit_test(gpu_to_host_over_tcp_goes_through_slots),
 		cmocka_unit_test(host_to_gpu_over_tcp_goes_through_slots),
 		cmocka_unit_test(gpu_staged_write_is_not_counted_before_its_card_has_copied),
+		cmocka_unit_test(gpu_staged_write_behind_a_full_path_is_posted_when_there_is_room),
 	};
 
 	return cmocka_run_group_tests(tests, setup, NULL);
