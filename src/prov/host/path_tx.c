@@ -245,6 +245,8 @@ static uint8_t choose(struct host_path *path, const struct prov_wr *wr)
 {
 	uint8_t way = path->obj.dev->way;
 
+	if (wr->reserved != 0)
+		return HOST_BY_GPU; /* a list of pages, empty ones too: only so are they counted */
 	if (host_gpu_any(path->obj.dev) && wr->len_bytes > 0 &&
 	    host_gpu_device(path->obj.dev, wr->local_key) >= 0)
 		return HOST_BY_GPU;

@@ -185,6 +185,36 @@ static void gpu_page_list_is_one_launch_and_counts_each_page(void **state)
 	side_close(&b);
 }
 
+static void gpu_page_list_of_empty_pages_counts_each_page(void **state)
+{
+	/* Goal: C1 holds for pages without bytes, too. */
+	struct wimm_paged_writes wr = WIMM_PAGED_WRITES_INIT;
+	uint32_t index[PAGES] = { 0 };
+	struct wimm_remote_mr *to;
+	struct side a, b;
+	uint64_t count = 0;
+	uint64_t flag = 0;
+	struct wimm_on_done on_done = { .flag = &flag };
+
+	(void)state;
+	side_open(&a, 0);
+	side_open(&b, 0);
+	assert_ok(wimm_open_remote_mr(a.engine, &b.desc, &to));
+	wr.src = a.mr;
+	wr.dst = to;
+	wr.src_pages = (struct wimm_pages){ .indices = index, .count = PAGES,
+		                            .stride_bytes = PAGE };
+	wr.dst_pages = wr.src_pages;
+	wr.imm = IMM;
+	wr.flags = WIMM_IMM | WIMM_CONFIRMED;
+	assert_ok(wimm_submit_paged_writes(a.engine, &wr, &on_done, NULL));
+	assert_int_equal(wait_flag(&flag), 1);
+	assert_ok(wimm_forget_imm(b.engine, IMM, &count));
+	assert_int_equal(count, PAGES);
+	side_close(&a);
+	side_close(&b);
+}
+
 /* --- through slots --- */
 
 static void staged_pages(struct side *a, struct side *b, struct wimm_remote_mr *to, uint64_t page,
@@ -518,6 +548,7 @@ int main(void)
 		cmocka_unit_test(gpu_write_by_descriptor_reaches_the_other_process),
 		cmocka_unit_test(gpu_single_write_lands_and_is_counted_after_its_bytes),
 		cmocka_unit_test(gpu_page_list_is_one_launch_and_counts_each_page),
+		cmocka_unit_test(gpu_page_list_of_empty_pages_counts_each_page),
 		cmocka_unit_test(gpu_to_gpu_over_tcp_goes_through_slots_of_both),
 		cmocka_unit_test(gpu_to_host_over_tcp_goes_through_slots),
 		cmocka_unit_test(host_to_gpu_over_tcp_goes_through_slots),
