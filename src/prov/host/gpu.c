@@ -115,6 +115,9 @@ static bool open_queue(struct host_path *path, int device)
 	cuda_queue_close(g->queue);
 	g->queue = NULL;
 	g->last = 0;
+	/* Closing has waited for them, and the next queue counts anew. */
+	for (uint32_t pos = path->tx.send; pos != g->next; pos++)
+		gpu_req(g, pos)->ticket = 0;
 	if (cuda_queue_open(device, &g->queue, text, sizeof(text)) != WIMM_OK)
 		return fail(path, WIMM_E_PATH_LOST, text);
 	g->device = device;
