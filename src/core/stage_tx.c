@@ -50,6 +50,8 @@ struct stage_tx {
 	struct wire_land area;
 	uint32_t filled; /* slots in turn; both run freely */
 	uint32_t posted;
+	const struct path *path; /* where the last slot was posted; NULL: none yet */
+	uint32_t path_seq;       /* in which of its lives */
 	uint32_t *identity; /* 0, 1, ...: where the kernel packs pages */
 	struct tx_slot slot[STAGE_SLOTS];
 	struct load load; /* what is being packed */
@@ -248,8 +250,23 @@ static bool fill(struct worker *w, struct stage_tx *tx, struct leg *leg)
 static void slot_over(struct worker *w, struct peer *p, struct tx_slot *slot, wimm_status status,
                       const char *text);
 
+/* Slots keep their order only on one life of one path: there is no other while any is out. */
+static bool path_bound(const struct stage_tx *tx)
+{
+	for (uint32_t i = 0; i < STAGE_SLOTS; i++)
+		if (tx->slot[i].state == SLOT_POSTED)
+			return true;
+	return false;
+}
+
 static struct path *choose_path(struct peer *p)
 {
+	const struct stage_tx *tx = p->stage_tx;
+
+	if (path_bound(tx))
+		return tx->path->state == PATH_UP && tx->path->seq == tx->path_seq
+		               ? &p->path[tx->path->index]
+		               : NULL;
 	if (same_host_up(p))
 		return &p->path[p->host_path];
 	for (uint32_t i = 0; i < p->path_count; i++)
@@ -278,6 +295,8 @@ static bool post_slot(struct worker *w, struct peer *p, struct path *path, uint3
 	if (path_ops(w, path)->post(path->prov, &wr, 1) == 0)
 		return false;
 	slot->state = SLOT_POSTED;
+	tx->path = path;
+	tx->path_seq = path->seq;
 	path->outstanding++;
 	path->posted_marks++;
 	STAT_ADD(w, writes_posted, 1);
@@ -333,6 +352,38 @@ uint32_t stage_tx_step(struct worker *w, struct peer *p)
 
 /* --- what comes back --- */
 
+/* Nobody waits for it any more; nothing of its source is read after this. */
+static void slot_let_go(struct tx_slot *slot)
+{
+	if (slot->ticket != 0 && !cuda_queue_done(slot->queue, slot->ticket))
+		cuda_queue_drain(slot->queue);
+	if (slot->state == SLOT_FILLING)
+		slot->state = SLOT_SKIPPED;
+	slot->op->outstanding--;
+	slot->op = NULL;
+}
+
+/* A slot of it has failed: what follows it must not go out, else it were counted without it. */
+static void give_up(struct worker *w, struct peer *p, struct op *op, wimm_status status,
+                    const char *text)
+{
+	op_fail(op, status, peer_id(p), "%s", text);
+	for (uint32_t i = 0; i < STAGE_SLOTS; i++) {
+		struct tx_slot *slot = &p->stage_tx->slot[i];
+
+		if (slot->op == op && slot->state == SLOT_FILLING)
+			slot_let_go(slot);
+	}
+	op->legs_open++; /* keeps it */
+	for (uint32_t i = 0; i < op->leg_count; i++) {
+		struct leg *leg = &op->legs[i];
+
+		if (leg->state == LEG_STAGED && leg->dst->peer == p)
+			post_fail_leg(w, leg, status, text);
+	}
+	op->legs_open--;
+}
+
 static void slot_over(struct worker *w, struct peer *p, struct tx_slot *slot, wimm_status status,
                       const char *text)
 {
@@ -348,7 +399,7 @@ static void slot_over(struct worker *w, struct peer *p, struct tx_slot *slot, wi
 	if (status == WIMM_OK)
 		op->descriptors_done++;
 	else if (!op->aborted)
-		op_fail(op, status, peer_id(p), "%s", text);
+		give_up(w, p, op, status, text);
 	post_progress(w, op);
 }
 
@@ -420,12 +471,7 @@ void stage_abort(struct worker *w, struct op *op)
 
 			if (slot->op != op)
 				continue;
-			if (slot->ticket != 0 && !cuda_queue_done(slot->queue, slot->ticket))
-				cuda_queue_drain(slot->queue);
-			if (slot->state == SLOT_FILLING)
-				slot->state = SLOT_SKIPPED;
-			slot->op = NULL;
-			op->outstanding--;
+			slot_let_go(slot);
 			stage_busy(w, p);
 		}
 	}
