@@ -21,7 +21,7 @@
 #define STAGE_PIECE_BYTES 16u
 #define STAGE_STRIDE      (STAGE_BYTES + STAGE_HEAD_BYTES + STAGE_PIECES * STAGE_PIECE_BYTES)
 #define STAGE_MAGIC       0x31475453u
-/* In op_seq of the PROV_PART of a slot, beside its number. */
+/* In op_seq of the PROV_PART of a slot. */
 #define STAGE_SEQ  (UINT64_C(1) << 63)
 #define STAGE_DEVICES 16
 
@@ -31,6 +31,13 @@ struct stage_mem {
 	bool pinned;
 	struct wimm_mr *mr;
 };
+
+/* What names a slot: of which area it is, by the region's place and generation, and its number. */
+static inline uint64_t stage_seq(uint32_t region_slot, uint32_t generation, uint32_t index)
+{
+	return STAGE_SEQ | (uint64_t)(generation & 0x7fffffff) << 32 |
+	       (uint64_t)(region_slot & 0x0fffffff) << 4 | index;
+}
 
 /* Worker only, all of it. */
 bool stage_mem_open(struct worker *w, struct stage_mem *mem, bool local);
@@ -61,6 +68,8 @@ void stage_abort(struct worker *w, struct op *op);
 /* Fail what is not in a slot yet, of writes into one region or all. */
 void stage_fail(struct worker *w, struct peer *p, const struct wimm_remote_mr *region,
                 wimm_status status, const char *text);
+/* The peer wants nothing more: nor is posted what lies in slots. */
+void stage_stop(struct worker *w, struct peer *p, wimm_status status, const char *text);
 void stage_tx_down(struct worker *w, struct peer *p);
 void stage_tx_closed(struct worker *w, struct peer *p);
 

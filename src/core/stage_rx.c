@@ -30,11 +30,16 @@ struct stage_rx {
 	uint64_t piece[2 * STAGE_PIECES]; /* offset, length: out of the peer's reach */
 };
 
+static bool take_back(struct worker *w, struct peer *p);
+
 void stage_asked(struct worker *w, struct peer *p)
 {
 	struct wire_msg m = { .type = WIRE_LAND_AREA };
-	struct stage_rx *rx = p->stage_rx;
+	struct stage_rx *rx;
 
+	if (p->stage_rx != NULL && !take_back(w, p))
+		return;
+	rx = p->stage_rx;
 	if (rx == NULL) {
 		rx = mem_calloc(1, sizeof(*rx));
 		if (rx == NULL || !stage_mem_open(w, &rx->mem, false)) {
@@ -180,14 +185,28 @@ static wimm_status place(struct worker *w, struct stage_rx *rx, struct rx_slot *
 	return copy_in(rx, slot, h, number, (uint64_t)(uintptr_t)from);
 }
 
+/* It names a slot of the area that is lent now. */
+static bool is_current(const struct stage_rx *rx, uint64_t op_seq)
+{
+	uint32_t generation =
+		atomic_load_explicit(&rx->mem.mr->generation, memory_order_relaxed);
+
+	return op_seq == stage_seq(rx->mem.mr->slot, generation,
+	                           (uint32_t)(op_seq & (STAGE_SLOTS - 1)));
+}
+
 void stage_arrived(struct worker *w, struct path *path, const struct prov_cqe *c)
 {
 	struct peer *p = path->peer;
 	struct stage_rx *rx = p->stage_rx;
-	uint64_t number = c->op_seq & ~STAGE_SEQ;
+	uint64_t number = c->op_seq & (STAGE_SLOTS - 1);
 	struct rx_slot *slot;
 	struct head h;
 
+	if (rx != NULL && !is_current(rx, c->op_seq)) {
+		path->seen_marks += c->count; /* into slots that were taken back */
+		return;
+	}
 	if (rx == NULL || number >= STAGE_SLOTS || rx->slot[number].busy ||
 	    !read_head(rx, rx->mem.base + number * STAGE_STRIDE, &h)) {
 		peer_down(w, p, WIMM_E_PROTOCOL, 0, "what it wrote into a slot makes no sense");
@@ -264,4 +283,26 @@ void stage_rx_down(struct worker *w, struct peer *p)
 	cuda_host_free(rx->index);
 	p->stage_rx = NULL;
 	mem_free(rx);
+}
+
+/* The peer does not know which slots reached the area, and asks for another one. What did is
+ * brought to where it belongs first. False: the peer is gone. */
+static bool take_back(struct worker *w, struct peer *p)
+{
+	while (p->stage_rx->first != p->stage_rx->last) {
+		struct stage_rx *rx = p->stage_rx;
+		uint32_t number = rx->order[rx->first++ % STAGE_SLOTS];
+		struct rx_slot *slot = &rx->slot[number];
+
+		if (slot->ticket != 0 && !cuda_queue_done(slot->queue, slot->ticket)) {
+			cuda_queue_drain(slot->queue);
+			if (slot->status == WIMM_OK &&
+			    !cuda_queue_done(slot->queue, slot->ticket))
+				slot->status = WIMM_E_SYSTEM;
+		}
+		if (!finish(w, p, number))
+			return false;
+	}
+	stage_rx_down(w, p);
+	return true;
 }

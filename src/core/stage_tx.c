@@ -47,6 +47,8 @@ struct stage_tx {
 	struct stage_mem mem;
 	struct list legs;
 	bool area_known;
+	bool refused; /* there was none: the next leg asks again */
+	bool spoilt;  /* it is not known whether a slot of it was written */
 	struct wire_land area;
 	uint32_t filled; /* slots in turn; both run freely */
 	uint32_t posted;
@@ -57,13 +59,24 @@ struct stage_tx {
 	struct load load; /* what is being packed */
 };
 
+static void ask(struct worker *w, struct peer *p)
+{
+	struct wire_msg m = { .type = WIRE_LAND_ASK };
+
+	p->stage_tx->area_known = false;
+	p->stage_tx->refused = false;
+	p->stage_tx->spoilt = false;
+	session_say(w, p, &m); /* may take the peer down */
+}
+
 static struct stage_tx *tx_get(struct worker *w, struct peer *p)
 {
 	struct stage_tx *tx = p->stage_tx;
-	struct wire_msg m = { .type = WIRE_LAND_ASK };
 
+	if (tx != NULL && tx->refused)
+		ask(w, p);
 	if (tx != NULL)
-		return tx;
+		return p->stage_tx;
 	tx = mem_calloc(1, sizeof(*tx));
 	if (tx == NULL)
 		return NULL;
@@ -76,7 +89,7 @@ static struct stage_tx *tx_get(struct worker *w, struct peer *p)
 	for (uint32_t i = 0; tx->identity != NULL && i < STAGE_PIECES; i++)
 		tx->identity[i] = i;
 	p->stage_tx = tx;
-	session_say(w, p, &m);
+	ask(w, p);
 	return p->stage_tx;
 }
 
@@ -85,6 +98,10 @@ bool stage_leg(struct worker *w, struct leg *leg)
 	struct peer *p = leg->dst->peer;
 	struct stage_tx *tx = p->minor >= WIRE_MINOR_LAND ? tx_get(w, p) : NULL;
 
+	if (p->state != PEER_UP) {
+		post_fail_leg(w, leg, p->cause, p->text);
+		return true;
+	}
 	if (tx == NULL)
 		return false;
 	leg->state = LEG_STAGED;
@@ -287,7 +304,7 @@ static bool post_slot(struct worker *w, struct peer *p, struct path *path, uint3
 		.local_key = tx->mem.mr->key[path->nic],
 		.remote_addr = tx->area.base + (uint64_t)index * STAGE_STRIDE,
 		.remote_key = same_host_is(p, path) ? core_key : tx->area.key[path->remote_nic],
-		.op_seq = STAGE_SEQ | index,
+		.op_seq = stage_seq(tx->area.region_slot, tx->area.generation, index),
 		.parts = 2,
 		.flags = PROV_WR_PART,
 	};
@@ -320,6 +337,15 @@ static bool fault(struct worker *w, struct peer *p, struct tx_slot *slot)
 	return true;
 }
 
+/* No write into the area is under way. */
+static bool all_back(const struct stage_tx *tx)
+{
+	for (uint32_t i = 0; i < STAGE_SLOTS; i++)
+		if (tx->slot[i].state == SLOT_POSTED && !tx->slot[i].acked)
+			return false;
+	return true;
+}
+
 uint32_t stage_tx_step(struct worker *w, struct peer *p)
 {
 	struct stage_tx *tx = p->stage_tx;
@@ -328,6 +354,11 @@ uint32_t stage_tx_step(struct worker *w, struct peer *p)
 
 	if (tx == NULL || !tx->area_known || p->state != PEER_UP || p->ending_step != 0)
 		return 0;
+	if (tx->spoilt) {
+		if (all_back(tx))
+			ask(w, p);
+		return 0;
+	}
 	path = choose_path(p);
 	while (!list_empty(&tx->legs) && tx->slot[tx->filled % STAGE_SLOTS].state == SLOT_FREE &&
 	       (p->ordered || none_out(tx)))
@@ -352,13 +383,19 @@ uint32_t stage_tx_step(struct worker *w, struct peer *p)
 
 /* --- what comes back --- */
 
-/* Nobody waits for it any more; nothing of its source is read after this. */
-static void slot_let_go(struct tx_slot *slot)
+static struct tx_slot *skipped(struct tx_slot *slot)
 {
 	if (slot->ticket != 0 && !cuda_queue_done(slot->queue, slot->ticket))
 		cuda_queue_drain(slot->queue);
+	slot->state = SLOT_SKIPPED;
+	return slot;
+}
+
+/* Nobody waits for it any more; nothing of its source is read after this. */
+static void slot_let_go(struct tx_slot *slot)
+{
 	if (slot->state == SLOT_FILLING)
-		slot->state = SLOT_SKIPPED;
+		(void)skipped(slot);
 	slot->op->outstanding--;
 	slot->op = NULL;
 }
@@ -426,20 +463,33 @@ void stage_done(struct worker *w, struct path *path, const struct prov_cqe *c)
 		slot->landed = true;
 		path->posted_marks--;
 		marks_lowered(w, p);
+	} else if (!slot->landed) {
+		tx->spoilt = true; /* whether the receiver ever speaks of it nobody knows */
 	}
 	slot_over(w, p, slot, c->status, "its path was lost");
 }
 
 void stage_area(struct worker *w, struct peer *p, const struct wire_msg *m)
 {
-	if (p->stage_tx == NULL || p->stage_tx->area_known)
+	struct stage_tx *tx = p->stage_tx;
+
+	if (tx == NULL || tx->area_known || tx->refused)
 		return;
+	/* The receiver has spoken of all that reached the area before this one. */
+	for (uint32_t i = 0; i < STAGE_SLOTS; i++) {
+		if (tx->slot[i].state != SLOT_POSTED)
+			continue;
+		tx->slot[i].acked = true;
+		tx->slot[i].landed = true;
+		slot_over(w, p, &tx->slot[i], WIMM_E_PATH_LOST, "its path was lost");
+	}
 	if (m->u.land.key_count != p->addr.nic_count) {
-		stage_fail(w, p, NULL, WIMM_E_NOMEM, "the peer has no slots for memory of GPUs");
+		tx->refused = true;
+		stage_stop(w, p, WIMM_E_NOMEM, "the peer has no slots for memory of GPUs");
 		return;
 	}
-	p->stage_tx->area = m->u.land;
-	p->stage_tx->area_known = true;
+	tx->area = m->u.land;
+	tx->area_known = true;
 	stage_busy(w, p);
 }
 
@@ -488,6 +538,16 @@ void stage_fail(struct worker *w, struct peer *p, const struct wimm_remote_mr *r
 		if (region == NULL || leg->dst == region)
 			post_fail_leg(w, leg, status, text);
 	}
+}
+
+void stage_stop(struct worker *w, struct peer *p, wimm_status status, const char *text)
+{
+	struct stage_tx *tx = p->stage_tx;
+
+	stage_fail(w, p, NULL, status, text);
+	for (uint32_t i = 0; tx != NULL && i < STAGE_SLOTS; i++)
+		if (tx->slot[i].state == SLOT_FILLING)
+			slot_over(w, p, skipped(&tx->slot[i]), status, text);
 }
 
 void stage_tx_down(struct worker *w, struct peer *p)

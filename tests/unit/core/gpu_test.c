@@ -10,9 +10,12 @@
 #include <wimm/region.h>
 #include <wimm/transfer.h>
 
+#include <linux/tcp.h>
+#include <netinet/in.h>
 #include <stdatomic.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -32,6 +35,7 @@ struct side {
 };
 
 static const char *provider = "host";
+static const char *nics = "127.0.0.1:0"; /* of tcp */
 static wimm_progress_mode progress; /* of the engines opened next */
 
 static void side_open(struct side *s, int vmm)
@@ -40,7 +44,7 @@ static void side_open(struct side *s, int vmm)
 
 	opts.provider = provider;
 	opts.progress = progress;
-	opts.nics = strcmp(provider, "tcp") == 0 ? "127.0.0.1:0" : NULL;
+	opts.nics = strcmp(provider, "tcp") == 0 ? nics : NULL;
 	assert_ok(wimm_engine_open(&opts, &s->engine));
 	if (vmm == ON_HOST) {
 		s->shadow = aligned_alloc(4096, BYTES);
@@ -423,6 +427,88 @@ static void gpu_staged_write_behind_a_full_path_is_posted_when_there_is_room(voi
 	provider = "host";
 }
 
+/* The socket that has sent most, that of the path of the slots, is shut down. */
+static void break_path(void)
+{
+	uint64_t most = 0;
+	int worst = -1;
+
+	for (int fd = 3; fd < 1024; fd++) {
+		struct tcp_info info = { 0 };
+		socklen_t bytes = sizeof(info);
+
+		if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0 &&
+		    info.tcpi_state == 1 /* established */ && info.tcpi_bytes_acked > most) {
+			most = info.tcpi_bytes_acked;
+			worst = fd;
+		}
+	}
+	assert_true(worst >= 0);
+	assert_int_equal(shutdown(worst, SHUT_RDWR), 0);
+}
+
+/* Writes that a lost path hits end, and those that come later arrive. */
+static void writes_over_a_broken_path(struct side *a, struct side *b)
+{
+	enum { WRITES = 6, LEN = 4 << 20, LATER = 20 }; /* later ones: more than there are slots */
+	static uint64_t flags[WRITES];
+	struct wimm_write wr = WIMM_WRITE_INIT;
+	struct wimm_remote_mr *to;
+	uint64_t count, ok = 0;
+
+	assert_ok(wimm_open_remote_mr(a->engine, &b->desc, &to));
+	fill(a->shadow, BYTES, 8);
+	wr.src = a->mr;
+	wr.dst = to;
+	wr.len_bytes = LEN;
+	wr.imm = IMM;
+	wr.flags = WIMM_IMM;
+	assert_int_equal(write_one(a, to, 0, 0, LEN), 1);
+	assert_ok(wimm_forget_imm(b->engine, IMM, &count));
+	memset(flags, 0, sizeof(flags));
+	for (int i = 0; i < WRITES; i++) {
+		struct wimm_on_done on_done = { .flag = &flags[i] };
+
+		assert_ok(wimm_submit_single_write(a->engine, &wr, &on_done, NULL));
+	}
+	break_path();
+	for (int i = 0; i < WRITES; i++) {
+		int64_t st = wait_flag(&flags[i]);
+
+		if (st != 1 && st != WIMM_E_PATH_LOST && st != WIMM_E_NIC_LOST)
+			fail_msg("write %d: %s", i, wimm_status_text((wimm_status)st));
+		ok += st == 1;
+	}
+	for (int i = 0; i < LATER; i++) {
+		memset(b->shadow, 0, 100);
+		assert_int_equal(write_one(a, to, 0, 0, 100), 1);
+		assert_memory_equal(a->shadow, b->shadow, 100);
+	}
+	assert_ok(wimm_forget_imm(b->engine, IMM, &count));
+	assert_in_range(count, ok + LATER, WRITES + LATER);
+}
+
+static void gpu_staged_writes_go_on_when_their_path_was_lost(void **state)
+{
+	/* Goal: what a lost path has hit ends, and the slots that it had are used again. */
+	struct side a, b;
+
+	(void)state;
+	provider = "tcp";
+	nics = "127.0.0.1:0,127.0.0.2:0";
+	assert_ok(config_set("same_host", "off"));
+	for (int round = 0; round < 5; round++) {
+		side_open(&a, 0);
+		side_open(&b, 0);
+		writes_over_a_broken_path(&a, &b);
+		side_close(&a);
+		side_close(&b);
+	}
+	assert_ok(config_set("same_host", "auto"));
+	provider = "host";
+	nics = "127.0.0.1:0";
+}
+
 /* --- two processes --- */
 
 static void talk(int fd, const void *out, void *in, size_t bytes)
@@ -553,6 +639,7 @@ int main(void)
 		cmocka_unit_test(gpu_to_host_over_tcp_goes_through_slots),
 		cmocka_unit_test(host_to_gpu_over_tcp_goes_through_slots),
 		cmocka_unit_test(gpu_staged_write_is_not_counted_before_its_card_has_copied),
+		cmocka_unit_test(gpu_staged_writes_go_on_when_their_path_was_lost),
 		cmocka_unit_test(gpu_staged_write_behind_a_full_path_is_posted_when_there_is_room),
 	};
 
