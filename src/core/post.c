@@ -490,7 +490,7 @@ void post_stop(struct worker *w, struct peer *p, wimm_status status, const char 
 	while (!list_empty(&p->pending))
 		post_fail_leg(w, LIST_ENTRY(p->pending.next, struct leg, link), status, text);
 	remote_stop(w, p, status, text);
-	stage_fail(w, p, NULL, status, text);
+	stage_stop(w, p, status, text);
 	if (!p->can_cancel)
 		return; /* what is on the NIC comes back by itself */
 	LIST_FOR_EACH(it, &w->ops_started) {

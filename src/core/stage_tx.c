@@ -352,7 +352,8 @@ uint32_t stage_tx_step(struct worker *w, struct peer *p)
 	struct path *path;
 	uint32_t done = 0;
 
-	if (tx == NULL || !tx->area_known || p->state != PEER_UP || p->ending_step != 0)
+	if (tx == NULL || !tx->area_known || p->state != PEER_UP || p->ending_step != 0 ||
+	    p->hold || p->stopped)
 		return 0;
 	if (tx->spoilt) {
 		if (all_back(tx))
