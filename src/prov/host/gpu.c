@@ -27,6 +27,7 @@ struct host_gpu {
 	uint32_t next;   /* requests before it, from `send` on, are under way or have ended */
 	uint64_t last;   /* newest ticket */
 	uint64_t bytes;  /* under way, about */
+	bool is_unsigned; /* copies were asked for that no ticket stands for yet */
 	bool inside;     /* `writing` is odd: see share.h */
 	uint64_t look_ns;
 	struct host_gpu_req req[HOST_POST_DEPTH];
@@ -126,7 +127,7 @@ static bool open_queue(struct host_path *path, int device)
 
 static bool quiet(const struct host_gpu *g)
 {
-	return !g->queue || cuda_queue_done(g->queue, g->last);
+	return !g->queue || (!g->is_unsigned && cuda_queue_done(g->queue, g->last));
 }
 
 static bool gate_moved(const struct host_path *path)
@@ -150,6 +151,7 @@ void host_gpu_drain(struct host_path *path)
 		return;
 	if (!quiet(g))
 		cuda_queue_drain(g->queue);
+	g->is_unsigned = false;
 	leave(path);
 }
 
@@ -225,6 +227,7 @@ static bool start(struct host_path *path, uint32_t pos)
 			return false;
 		}
 	}
+	g->is_unsigned = true;
 	if (ask(path, req, gpu_req(g, pos), map) != WIMM_OK)
 		return fail(path, WIMM_E_PATH_LOST, cuda_queue_error(g->queue));
 	g->bytes += gpu_req(g, pos)->bytes;
@@ -244,6 +247,7 @@ static bool sign(struct host_path *path, uint32_t first)
 	if (cuda_queue_end(g->queue, &ticket) != WIMM_OK)
 		return fail(path, WIMM_E_PATH_LOST, cuda_queue_error(g->queue));
 	g->last = ticket;
+	g->is_unsigned = false;
 	for (uint32_t pos = first; pos != g->next; pos++)
 		gpu_req(g, pos)->ticket = ticket;
 	return true;
@@ -272,8 +276,10 @@ static bool start_ahead(struct host_path *path)
 		if (req->state != HOST_REQ_DROPPED) {
 			if (!host_tx_by(path, req, HOST_BY_GPU) || !start(path, g->next))
 				break;
-			if (!batch)
+			if (!batch) {
 				g->last = gpu_req(g, g->next)->ticket;
+				g->is_unsigned = false;
+			}
 		}
 		g->next++;
 		if (!batch && g->queue && g->next != tx->tail)

@@ -377,7 +377,7 @@ static bool path_is_full(void *engine)
 
 static void gpu_staged_write_behind_a_full_path_is_posted_when_there_is_room(void **state)
 {
-	/* Goal: a slot that found its path full of others' requests goes out once those are done. */
+	/* Goal: a slot that found its path full goes out once the requests there are done. */
 	static uint8_t from[64], into[64];
 	static uint64_t flags[FILLERS + 1];
 	struct wimm_write wr = WIMM_WRITE_INIT;
