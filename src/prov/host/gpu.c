@@ -328,7 +328,7 @@ bool host_gpu_step(struct host_path *path)
 
 	if (!g)
 		return fail(path, WIMM_E_NOMEM, "no memory to copy GPU memory");
-	if ((int32_t)(g->next - tx->send) < 0)
+	if (g->next - tx->send > tx->tail - tx->send)
 		g->next = tx->send;
 	if (!start_ahead(path) || g->next == tx->send)
 		return false; /* over, or the peer's answer is not there */
