@@ -169,6 +169,7 @@ static wimm_status place(struct worker *w, struct stage_rx *rx, struct rx_slot *
 	const uint8_t *from = rx->mem.base + (size_t)number * STAGE_STRIDE + STAGE_HEAD_BYTES +
 	                      (size_t)h->pieces * STAGE_PIECE_BYTES;
 	const char *why;
+	wimm_status st;
 
 	slot->mr = mr_hold(w, h->region_slot, h->generation);
 	if (slot->mr == NULL)
@@ -182,7 +183,10 @@ static wimm_status place(struct worker *w, struct stage_rx *rx, struct rx_slot *
 	slot->queue = stage_queue(w, true, slot->mr->device, &why);
 	if (slot->queue == NULL)
 		return WIMM_E_SYSTEM;
-	return copy_in(rx, slot, h, number, (uint64_t)(uintptr_t)from);
+	st = copy_in(rx, slot, h, number, (uint64_t)(uintptr_t)from);
+	if (st != WIMM_OK)
+		cuda_queue_drain(slot->queue); /* of those that were asked for */
+	return st;
 }
 
 /* It names a slot of the area that is lent now. */

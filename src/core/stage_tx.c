@@ -245,6 +245,8 @@ static bool fill(struct worker *w, struct stage_tx *tx, struct leg *leg)
 		if (slot->queue == NULL ||
 		    copy_out(tx, slot, leg, l, (uint64_t)(uintptr_t)at + head) != WIMM_OK) {
 			why = slot->queue != NULL ? cuda_queue_error(slot->queue) : why;
+			if (slot->queue != NULL)
+				cuda_queue_drain(slot->queue); /* of those asked for */
 			slot->state = SLOT_FREE;
 			post_fail_leg(w, leg, WIMM_E_SYSTEM, why);
 			return false;
