@@ -96,8 +96,14 @@ static struct stage_tx *tx_get(struct worker *w, struct peer *p)
 bool stage_leg(struct worker *w, struct leg *leg)
 {
 	struct peer *p = leg->dst->peer;
-	struct stage_tx *tx = p->minor >= WIRE_MINOR_LAND ? tx_get(w, p) : NULL;
+	struct stage_tx *tx;
 
+	if ((leg->op->flags & WIMM_PIN_NIC) != 0) {
+		post_fail_leg(w, leg, WIMM_E_UNSUPPORTED,
+		              "memory of a GPU through slots cannot be pinned to a NIC");
+		return true;
+	}
+	tx = p->minor >= WIRE_MINOR_LAND ? tx_get(w, p) : NULL;
 	if (p->state != PEER_UP) {
 		post_fail_leg(w, leg, p->cause, p->text);
 		return true;

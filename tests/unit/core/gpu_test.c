@@ -427,6 +427,33 @@ static void gpu_staged_write_behind_a_full_path_is_posted_when_there_is_room(voi
 	provider = "host";
 }
 
+static void gpu_staged_write_that_is_pinned_is_refused(void **state)
+{
+	/* Goal: slots take the path that they choose, so a pinned write says that it cannot. */
+	struct wimm_write wr = WIMM_WRITE_INIT;
+	struct wimm_remote_mr *to;
+	struct side a, b;
+	uint64_t flag = 0;
+	struct wimm_on_done on_done = { .flag = &flag };
+
+	(void)state;
+	provider = "tcp";
+	assert_ok(config_set("same_host", "off"));
+	side_open(&a, 0);
+	side_open(&b, 0);
+	assert_ok(wimm_open_remote_mr(a.engine, &b.desc, &to));
+	wr.src = a.mr;
+	wr.dst = to;
+	wr.len_bytes = 64;
+	wr.flags = WIMM_PIN_NIC;
+	assert_ok(wimm_submit_single_write(a.engine, &wr, &on_done, NULL));
+	assert_int_equal(wait_flag(&flag), WIMM_E_UNSUPPORTED);
+	side_close(&a);
+	side_close(&b);
+	assert_ok(config_set("same_host", "auto"));
+	provider = "host";
+}
+
 /* The socket that has sent most, that of the path of the slots, is shut down. */
 static void break_path(void)
 {
@@ -639,6 +666,7 @@ int main(void)
 		cmocka_unit_test(gpu_to_host_over_tcp_goes_through_slots),
 		cmocka_unit_test(host_to_gpu_over_tcp_goes_through_slots),
 		cmocka_unit_test(gpu_staged_write_is_not_counted_before_its_card_has_copied),
+		cmocka_unit_test(gpu_staged_write_that_is_pinned_is_refused),
 		cmocka_unit_test(gpu_staged_writes_go_on_when_their_path_was_lost),
 		cmocka_unit_test(gpu_staged_write_behind_a_full_path_is_posted_when_there_is_room),
 	};
