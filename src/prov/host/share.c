@@ -251,6 +251,18 @@ void host_share_revoke(struct host_dev *dev, uint64_t key, struct mem_shared *sh
 	mutex_unlock(&lock);
 }
 
+/* Whether a writer of this path may have to be fenced off. For a card PROV_PATH_CLOSED waits. */
+static bool any_shared(const struct host_path *path) TSA(requires_capability(lock))
+{
+	LIST_FOR_EACH(it, &grants) {
+		const struct host_grant *grant = LIST_ENTRY(it, struct host_grant, link);
+
+		if (grant->path == path && !grant->gpu)
+			return true;
+	}
+	return false;
+}
+
 static struct host_grant *grant_of(const struct host_path *path) TSA(requires_capability(lock))
 {
 	LIST_FOR_EACH(it, &grants) {
@@ -271,7 +283,7 @@ void host_share_close(struct host_path *path)
 	grant = grant_of(path);
 	if (grant) {
 		change_gate(path, true);
-		quiet = wait_quiet(path, grant->gpu);
+		quiet = !any_shared(path) || wait_quiet(path, false);
 	}
 	for (; grant; grant = grant_of(path)) {
 		if (!quiet && grant->shared)
