@@ -67,8 +67,8 @@ void *cuda_host_alloc(uint64_t len_bytes)
 void cuda_host_free(void *ptr)
 {
 	struct head *head = ptr ? (struct head *)(void *)((uint8_t *)ptr - HEAD_BYTES) : NULL;
-	int device = mem_cuda_active_device();
 	const struct cuda_lib *lib;
+	int device;
 
 	if (!head)
 		return;
@@ -80,6 +80,7 @@ void cuda_host_free(void *ptr)
 		head = NULL;
 	}
 	mutex_unlock(&lock);
+	device = head ? mem_cuda_active_device() : -1;
 	if (head && device >= 0 && mem_cuda_enter(device, &lib) == WIMM_OK) {
 		(void)lib->host_free(head);
 		mem_cuda_leave(lib);
