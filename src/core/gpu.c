@@ -65,6 +65,7 @@ bool gpu_list_post(struct worker *w, struct peer *p, struct leg *leg, uint32_t *
 		.count = pages->count,
 		.src_stride = pages->src_stride,
 		.dst_stride = pages->dst_stride,
+		.dst_bytes = pages->dst_bytes,
 	};
 
 	*out_posted = 0;

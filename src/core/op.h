@@ -92,6 +92,7 @@ struct op_paged {
 	uint64_t count;
 	uint64_t src_stride, dst_stride;
 	uint64_t page_len_bytes;
+	uint64_t dst_bytes;   /* from index 0 to the end of the page that lies last */
 	uint64_t index_bytes; /* charged to the engine's budget */
 	bool pinned;          /* where a GPU reads them */
 };

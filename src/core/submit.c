@@ -281,13 +281,15 @@ static uint32_t max_index(const uint32_t *indices, uint64_t count)
 	return max;
 }
 
-/* copy: this list's part of the copied array. */
+/* copy: this list's part of the copied array. *out_bytes: from index 0 to the end of the last. */
 static wimm_status check_pages(const char *side, const struct wimm_pages *pages,
-                               const uint32_t *copy, uint64_t page_len, uint64_t total)
+                               const uint32_t *copy, uint64_t page_len, uint64_t total,
+                               uint64_t *out_bytes)
 {
 	uint32_t max = max_index(copy, pages->count);
 	uint64_t span;
 
+	*out_bytes = (uint64_t)max * pages->stride_bytes + page_len; /* right if it fits */
 	if (!__builtin_mul_overflow((uint64_t)max, pages->stride_bytes, &span) &&
 	    !__builtin_add_overflow(span, pages->offset_bytes, &span) &&
 	    fits(span, page_len, total))
@@ -373,6 +375,7 @@ static wimm_status copy_pages(struct op *op, const struct wimm_paged_writes *wr,
 {
 	uint64_t count = wr->src_pages.count;
 	uint64_t bytes = 2 * count * sizeof(uint32_t);
+	uint64_t ignored;
 	wimm_status st;
 
 	/* A GPU reads the copy itself. */
@@ -383,10 +386,10 @@ static wimm_status copy_pages(struct op *op, const struct wimm_paged_writes *wr,
 	memcpy(op->paged.indices, wr->src_pages.indices, bytes / 2);
 	memcpy(op->paged.indices + count, wr->dst_pages.indices, bytes / 2);
 	st = check_pages("source", &wr->src_pages, op->paged.indices, wr->page_len_bytes,
-	                 seen->src_bytes);
+	                 seen->src_bytes, &ignored);
 	if (st == WIMM_OK)
 		st = check_pages("destination", &wr->dst_pages, op->paged.indices + count,
-		                 wr->page_len_bytes, seen->dst_bytes);
+		                 wr->page_len_bytes, seen->dst_bytes, &op->paged.dst_bytes);
 	return st;
 }
 

@@ -128,6 +128,7 @@ struct prov_pages {
 	uint64_t count;              /* 1.. */
 	uint64_t src_stride;
 	uint64_t dst_stride;
+	uint64_t dst_bytes; /* from wr.remote_addr to the end of the page that lies last */
 };
 
 enum prov_cqe_kind {

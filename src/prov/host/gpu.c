@@ -19,6 +19,7 @@ struct host_gpu_req {
 	uint64_t bytes;
 	bool is_list;
 	struct cuda_pages list; /* dst: where index 0 is in its owner */
+	uint64_t list_bytes;    /* from there to the end of the page that lies last */
 };
 
 struct host_gpu {
@@ -184,12 +185,14 @@ static wimm_status ask(struct host_path *path, const struct host_req *req, struc
 }
 
 /* Where it goes. NULL: not known yet, or the path is over. */
-static const struct host_map *target(struct host_path *path, const struct host_req *req)
+static const struct host_map *target(struct host_path *path, const struct host_req *req,
+                                     const struct host_gpu_req *r)
 {
+	uint64_t addr = r->is_list ? r->list.dst : req->wr.remote_addr;
+	uint64_t bytes = r->is_list ? r->list_bytes : req->wr.len_bytes;
 	bool refused;
-	const struct host_map *map = host_maps_find_gpu(path, req->wr.remote_key,
-	                                                req->wr.remote_addr, req->wr.len_bytes,
-	                                                &refused);
+	const struct host_map *map =
+		host_maps_find_gpu(path, req->wr.remote_key, addr, bytes, &refused);
 
 	if (!map && refused)
 		(void)fail(path, WIMM_E_UNSUPPORTED,
@@ -215,7 +218,7 @@ static bool start(struct host_path *path, uint32_t pos)
 	const struct host_map *map;
 
 	prepare(g, pos, req);
-	map = target(path, req);
+	map = target(path, req, gpu_req(g, pos));
 	if (!map || !open_queue(path, host_gpu_device(path->obj.dev, req->wr.local_key)))
 		return false;
 	if (!g->inside) {
@@ -371,6 +374,7 @@ uint32_t host_op_post_pages(struct prov_path *path_, const struct prov_pages *pa
 		.dst_stride = pages->dst_stride,
 		.page_bytes = pages->wr.len_bytes,
 	};
+	gpu_req(g, tx->tail)->list_bytes = pages->dst_bytes;
 	host_tx_queue(path, req);
 	return 1;
 }
