@@ -22,7 +22,8 @@ REASON = re.compile(r"^skipped: (.+)")
 SANITIZERS = {
     "ASAN_OPTIONS": "allocator_may_return_null=1:detect_stack_use_after_return=1",
     "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
-    "TSAN_OPTIONS": "allocator_may_return_null=1:second_deadlock_stack=1",
+    "TSAN_OPTIONS": "allocator_may_return_null=1:second_deadlock_stack=1:suppressions="
+                    + str(pathlib.Path(__file__).resolve().parents[1] / "tests" / "tsan.supp"),
 }
 
 
