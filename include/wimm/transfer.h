@@ -96,6 +96,7 @@ WIMM_API WIMM_MUST_CHECK wimm_status wimm_submit_single_write(struct wimm_engine
 
 /** Write pages. Counts one immediate a page, or one in all with WIMM_IMM_ONCE. The two lists have
  *  equal length; destination pages of one list may not overlap by stride. No page: done at once.
+ *  With WIMM_IMM_ONCE or without WIMM_IMM, pages that follow each other on both sides are merged.
  *  Returns, Thread, Blocks, Owns: as wimm_submit_single_write(); AGAIN also when the copied index
  *  arrays in flight would pass the setting WIMM_INDEX_BYTES_LIMIT. */
 WIMM_API WIMM_MUST_CHECK wimm_status

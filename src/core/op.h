@@ -88,13 +88,15 @@ struct leg {
 };
 
 struct op_paged {
-	uint32_t *indices; /* count of the source, then count of the destination */
-	uint64_t count;
+	/* count of the source, then count of the destination; of merged pages then their numbers */
+	uint32_t *indices;
+	uint64_t count; /* of pages, or of runs of them */
 	uint64_t src_stride, dst_stride;
 	uint64_t page_len_bytes;
 	uint64_t dst_bytes;   /* from index 0 to the end of the page that lies last */
 	uint64_t index_bytes; /* charged to the engine's budget */
 	bool pinned;          /* where a GPU reads them */
+	bool merged;          /* each entry is a run of pages, neighbours on both sides */
 };
 
 #define OP_STATE_LIVE   1u

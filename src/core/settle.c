@@ -52,6 +52,7 @@ struct op *op_get(struct worker *w, enum op_kind kind)
 	op->leg_count = 0;
 	op->paged.indices = NULL;
 	op->paged.index_bytes = 0;
+	op->paged.merged = false;
 	op->send.data = NULL;
 	op->send.peer = NULL;
 	op->recvs = NULL;
@@ -188,7 +189,7 @@ static void op_finish(struct worker *w, struct op *op)
 			STAT_ADD(w, bytes_written, op->bytes_total);
 	} else {
 		STAT_ADD(w, ops_failed, 1);
-		if (op->kind == OP_PAGED)
+		if (op->kind == OP_PAGED) /* at least: a run is a page or more */
 			op->bytes_total = op->descriptors_done * op->paged.page_len_bytes;
 		else
 			op->bytes_total = 0;

@@ -242,6 +242,8 @@ static void fill_page(const struct leg *leg, uint64_t i, struct prov_wr *wr)
 	wr->remote_addr = leg->dst->base + leg->dst_offset +
 	                  pages->indices[pages->count + i] * pages->dst_stride;
 	wr->len_bytes = pages->page_len_bytes;
+	if (pages->merged)
+		wr->len_bytes *= pages->indices[2 * pages->count + i];
 	if ((op->flags & WIMM_IMM) == 0)
 		return;
 	if ((op->flags & WIMM_IMM_ONCE) == 0)

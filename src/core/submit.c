@@ -4,6 +4,7 @@
 #include "core/engine.h"
 #include "core/error_text.h"
 #include "core/group.h"
+#include "core/merge.h"
 #include "core/recv.h"
 
 #include "base/alloc.h"
@@ -14,6 +15,7 @@
 #include <string.h>
 
 #define WRITE_FLAGS   (WIMM_IMM | WIMM_CONFIRMED | WIMM_BLOCK | WIMM_PIN_NIC)
+#define RUNS_PER_NIC  4
 #define BLOCK_LOOK_NS (2 * CLOCK_NS_PER_MS)
 
 /* --- room --- */
@@ -393,6 +395,27 @@ static wimm_status copy_pages(struct op *op, const struct wimm_paged_writes *wr,
 	return st;
 }
 
+/* Longest run of pages that is one request: with several NICs short enough for all to have some. */
+static uint64_t longest_run(const struct worker *w, uint64_t total_bytes)
+{
+	uint64_t share = total_bytes / (RUNS_PER_NIC * w->nic_count);
+	uint64_t longest = share > w->split_bytes ? share : w->split_bytes;
+
+	return w->nic_count > 1 && longest < w->max_write_bytes ? longest : w->max_write_bytes;
+}
+
+/* Pages without an immediate each may go together (contract C1); lists of a GPU's are one request
+ * as they are. */
+static void merge(struct worker *w, struct op *op)
+{
+	bool each = (op->flags & (WIMM_IMM | WIMM_IMM_ONCE)) == WIMM_IMM;
+
+	if (each || op->leg.path_count == LEG_GPU || op->leg_count == 0)
+		return;
+	merge_pages(&op->paged, longest_run(w, op->bytes_total));
+	op->leg.end = op->paged.count;
+}
+
 static wimm_status paged_writes(struct wimm_engine *engine, const struct wimm_paged_writes *wr,
                                 const struct wimm_on_done *on_done, wimm_op *out_op)
 {
@@ -437,6 +460,7 @@ static wimm_status paged_writes(struct wimm_engine *engine, const struct wimm_pa
 	op->leg.src_offset = wr->src_pages.offset_bytes;
 	op->leg.dst_offset = wr->dst_pages.offset_bytes;
 	op->leg.end = op->paged.count;
+	merge(&engine->worker, op);
 	op_submit(&engine->worker, op, out_op);
 	return WIMM_OK;
 }

@@ -145,6 +145,51 @@ static void pages_with_one_immediate_count_it_after_the_last(void **state)
 		assert_int_equal(imm_now(b, c), 0);
 }
 
+/* Goal: pages that follow each other on both sides take fewer requests where they carry no
+ * immediate each; every byte lands where its own page says, nothing else is touched, one immediate
+ * counts. */
+static void pages_in_a_row_are_merged_where_no_page_counts(void **state)
+{
+	enum { PAGES = 400, LEN = 128 };
+	struct node *a = node_open(PAGES * LEN), *b = node_open(PAGES * LEN);
+	struct wimm_remote_mr *to = remote_of(a, b);
+	uint32_t src[PAGES / 2], dst[PAGES / 2];
+	uint32_t n = 0;
+
+	(void)state;
+	/* Runs of 20 pages, apart from each other, in another order over there. */
+	for (uint32_t run = 0; run < 10; run++)
+		for (uint32_t i = 0; i < 20; i++, n++) {
+			src[n] = run * 40 + i;
+			dst[n] = (9 - run) * 40 + 7 + i;
+		}
+	for (uint32_t round = 0; round < 3; round++) {
+		struct wimm_paged_writes w = pages_of(a, to, src, dst, n, LEN);
+		struct result *r;
+
+		fill(a->mem, a->bytes, round);
+		memset(b->mem, 0xcc, b->bytes);
+		hand_over(b);
+		w.flags = round == 0 ? 0 : round == 1 ? WIMM_IMM | WIMM_IMM_ONCE : WIMM_IMM;
+		w.imm = 60 + round;
+		r = submit_pages(a, &w);
+		result_ok(r);
+		assert_int_equal(r->bytes, n * LEN);
+		assert_int_equal(r->descriptors, round == 2 ? n : 10);
+		if (round == 0)
+			result_ok(write_imm(a, to, 0, 0, 0, 60)); /* no order, but the same bytes */
+		imm_reaches(b, 60 + round, round == 2 ? n : 1);
+		if (round == 0)
+			continue; /* covered by no immediate */
+		for (uint32_t i = 0; i < n; i++)
+			assert_memory_equal(b->mem + dst[i] * LEN, a->mem + src[i] * LEN, LEN);
+		for (uint32_t run = 0; run < 10; run++) {
+			assert_true(all_are(b->mem + run * 40 * LEN, 7 * LEN, 0xcc));
+			assert_true(all_are(b->mem + (run * 40 + 27) * LEN, 13 * LEN, 0xcc));
+		}
+	}
+}
+
 /* Goal: a pinned write uses the NIC it names, each in turn, for all forms of writes. */
 static void writes_pinned_to_each_nic_arrive(void **state)
 {
@@ -365,6 +410,7 @@ static const struct contract_case cases[] = {
 	CASE(pages_none_at_all_case_57_are_done_at_once),
 	CASE(pages_repeated_case_59_count_each),
 	CASE(pages_with_one_immediate_count_it_after_the_last),
+	CASE(pages_in_a_row_are_merged_where_no_page_counts),
 	CASE(writes_pinned_to_each_nic_arrive),
 	CASE(region_ended_under_writes_takes_no_byte_afterwards),
 	CASE(region_registered_anew_has_a_descriptor_of_its_own),
