@@ -22,7 +22,7 @@ static struct tcp_conn *conn_new(struct tcp_dev *dev, int fd, const union tcp_so
 
 	if (!conn)
 		return NULL;
-	tcp_obj_init(&conn->obj, dev, TCP_OBJ_CONN, all);
+	prov_obj_init(&conn->obj, &dev->loop, TCP_OBJ_CONN, all);
 	conn->fd = fd;
 	conn->peer = *peer;
 	return conn;
@@ -35,7 +35,7 @@ static bool watch(struct tcp_conn *conn)
 		.data.ptr = &conn->obj,
 	};
 
-	return epoll_ctl(conn->obj.dev->epoll_fd, EPOLL_CTL_ADD, conn->fd, &ev) == 0;
+	return epoll_ctl(tcp_dev_of(&conn->obj)->epoll_fd, EPOLL_CTL_ADD, conn->fd, &ev) == 0;
 }
 
 /* An IPv6 link-local address means something together with an interface only: ours. */
@@ -63,7 +63,7 @@ static int bind_source(const struct tcp_dev *dev, int fd)
 /* Starts; errno of an immediate failure, or 0. */
 static int start_connect(struct tcp_conn *conn)
 {
-	const struct tcp_dev *dev = conn->obj.dev;
+	const struct tcp_dev *dev = tcp_dev_of(&conn->obj);
 
 	if (conn->peer.any.sa_family != dev->local.any.sa_family)
 		return EAFNOSUPPORT;
@@ -78,7 +78,7 @@ static int start_connect(struct tcp_conn *conn)
 }
 
 struct tcp_conn *tcp_conn_dial(struct tcp_dev *dev, const union tcp_sockaddr *to,
-                               enum tcp_kind kind, const uint8_t *token, struct tcp_obj *owner,
+                               enum tcp_kind kind, const uint8_t *token, struct prov_obj *owner,
                                int *out_errno)
 {
 	struct tcp_conn *conn;
@@ -100,7 +100,7 @@ struct tcp_conn *tcp_conn_dial(struct tcp_dev *dev, const union tcp_sockaddr *to
 	tcp_preface_encode(kind, token, conn->hello);
 	set_zone(dev, &conn->peer);
 	conn->error = start_connect(conn);
-	tcp_obj_ready(owner);
+	prov_obj_ready(owner);
 	return conn;
 }
 
@@ -120,8 +120,8 @@ bool tcp_conn_accepted(struct tcp_dev *dev, int fd, const union tcp_sockaddr *pe
 		tcp_conn_close(conn);
 		return false;
 	}
-	tcp_obj_timer(&conn->obj, dev->limits.hello_timeout_ms);
-	tcp_obj_ready(&conn->obj);
+	prov_obj_timer(&conn->obj, dev->limits.hello_timeout_ms);
+	prov_obj_ready(&conn->obj);
 	return true;
 }
 
@@ -175,7 +175,7 @@ static void release_fd(struct tcp_conn *conn)
 		return;
 	/* A child forked meanwhile may hold the descriptor too: the connection has to end and leave
 	 * the epoll set all the same. */
-	(void)epoll_ctl(conn->obj.dev->epoll_fd, EPOLL_CTL_DEL, conn->fd, NULL);
+	(void)epoll_ctl(tcp_dev_of(&conn->obj)->epoll_fd, EPOLL_CTL_DEL, conn->fd, NULL);
 	(void)shutdown(conn->fd, SHUT_RDWR);
 	(void)close(conn->fd);
 	conn->fd = -1;
@@ -184,14 +184,14 @@ static void release_fd(struct tcp_conn *conn)
 void tcp_conn_close(struct tcp_conn *conn)
 {
 	if (conn->state == TCP_CONN_HELLO)
-		conn->obj.dev->hello_count--;
+		tcp_dev_of(&conn->obj)->hello_count--;
 	conn->state = TCP_CONN_LINGER;
 	conn->owner = NULL;
 	release_fd(conn);
-	tcp_obj_kill(&conn->obj);
+	prov_obj_kill(&conn->obj);
 }
 
-void tcp_conn_free(struct tcp_obj *obj)
+void tcp_conn_free(struct prov_obj *obj)
 {
 	struct tcp_conn *conn = LIST_ENTRY(obj, struct tcp_conn, obj);
 
@@ -201,7 +201,7 @@ void tcp_conn_free(struct tcp_obj *obj)
 
 void tcp_conn_linger(struct tcp_conn *conn, uint8_t *rest, size_t rest_bytes)
 {
-	struct tcp_dev *dev = conn->obj.dev;
+	struct tcp_dev *dev = tcp_dev_of(&conn->obj);
 
 	if (conn->state == TCP_CONN_HELLO)
 		dev->hello_count--;
@@ -211,13 +211,13 @@ void tcp_conn_linger(struct tcp_conn *conn, uint8_t *rest, size_t rest_bytes)
 	conn->rest_bytes = rest_bytes;
 	list_remove(&conn->obj.all);
 	list_push_back(&dev->lingers, &conn->obj.all);
-	tcp_obj_timer(&conn->obj, LINGER_MS);
+	prov_obj_timer(&conn->obj, LINGER_MS);
 	conn->can_read = true;
 	conn->can_write = true;
-	tcp_obj_ready(&conn->obj);
+	prov_obj_ready(&conn->obj);
 }
 
-void tcp_conn_fail_text(const struct tcp_conn *conn, struct tcp_fail *fail, wimm_status status,
+void tcp_conn_fail_text(const struct tcp_conn *conn, struct prov_fail *fail, wimm_status status,
                         const char *what)
 {
 	char peer[TCP_ADDR_TEXT_BYTES];
@@ -225,13 +225,13 @@ void tcp_conn_fail_text(const struct tcp_conn *conn, struct tcp_fail *fail, wimm
 	if (tcp_sockaddr_format(&conn->peer, peer, sizeof(peer)) != WIMM_OK)
 		peer[0] = '\0';
 	if (conn->error != 0)
-		tcp_fail_set(fail, status, conn->error, "%s: %s: %s", peer, what,
+		prov_fail_set(fail, status, conn->error, "%s: %s: %s", peer, what,
 		             strerror(conn->error));
 	else
-		tcp_fail_set(fail, status, 0, "%s: %s: closed by the peer", peer, what);
+		prov_fail_set(fail, status, 0, "%s: %s: closed by the peer", peer, what);
 }
 
-static wimm_status dial_failed(struct tcp_conn *conn, struct tcp_fail *fail)
+static wimm_status dial_failed(struct tcp_conn *conn, struct prov_fail *fail)
 {
 	if (conn->error == EAFNOSUPPORT) {
 		tcp_conn_fail_text(conn, fail, WIMM_E_UNSUPPORTED,
@@ -243,7 +243,7 @@ static wimm_status dial_failed(struct tcp_conn *conn, struct tcp_fail *fail)
 }
 
 /* The kernel has connected, or given up. */
-static wimm_status send_preface(struct tcp_conn *conn, struct tcp_fail *fail)
+static wimm_status send_preface(struct tcp_conn *conn, struct prov_fail *fail)
 {
 	struct iovec iov = { conn->hello, TCP_PREFACE_BYTES };
 	socklen_t len = sizeof(conn->error);
@@ -264,7 +264,7 @@ static wimm_status send_preface(struct tcp_conn *conn, struct tcp_fail *fail)
 	return WIMM_AGAIN;
 }
 
-static wimm_status read_answer(struct tcp_conn *conn, struct tcp_fail *fail)
+static wimm_status read_answer(struct tcp_conn *conn, struct prov_fail *fail)
 {
 	static const char *const reasons[] = {
 		[TCP_REFUSE_VERSION] = "refused: the peer speaks another version",
@@ -289,17 +289,17 @@ static wimm_status read_answer(struct tcp_conn *conn, struct tcp_fail *fail)
 		return WIMM_OK;
 	}
 	if (st == WIMM_OK)
-		tcp_fail_set(fail, WIMM_E_PEER_REFUSED, 0, "%s",
+		prov_fail_set(fail, WIMM_E_PEER_REFUSED, 0, "%s",
 		             refusal < sizeof(reasons) / sizeof(reasons[0]) ? reasons[refusal]
 		                                                            : "refused");
 	else
-		tcp_fail_set(fail, st == WIMM_E_VERSION ? st : WIMM_E_PROTOCOL, 0,
+		prov_fail_set(fail, st == WIMM_E_VERSION ? st : WIMM_E_PROTOCOL, 0,
 		             st == WIMM_E_VERSION ? "the peer speaks another version"
 		                                  : "what answers there is no wimm");
 	return fail->status;
 }
 
-wimm_status tcp_conn_dial_step(struct tcp_conn *conn, struct tcp_fail *fail)
+wimm_status tcp_conn_dial_step(struct tcp_conn *conn, struct prov_fail *fail)
 {
 	wimm_status st;
 
@@ -324,7 +324,7 @@ static void welcome(struct tcp_conn *conn, const struct tcp_preface *preface, wi
 	struct iovec iov = { answer, sizeof(answer) };
 
 	if (st == WIMM_OK && preface->kind == TCP_KIND_PATH) {
-		path = tcp_path_waiting(conn->obj.dev, preface->token);
+		path = tcp_path_waiting(tcp_dev_of(&conn->obj), preface->token);
 		if (!path)
 			refusal = TCP_REFUSE_TOKEN;
 	}
@@ -339,12 +339,12 @@ static void welcome(struct tcp_conn *conn, const struct tcp_preface *preface, wi
 		tcp_conn_linger(conn, NULL, 0);
 		return;
 	}
-	conn->obj.dev->hello_count--;
+	tcp_dev_of(&conn->obj)->hello_count--;
 	conn->state = TCP_CONN_OPEN;
 	conn->can_read = true;
 	conn->kind = preface->kind == TCP_KIND_PATH ? TCP_KIND_PATH : TCP_KIND_CTL;
 	list_remove(&conn->obj.all);
-	tcp_obj_timer_off(&conn->obj);
+	prov_obj_timer_off(&conn->obj);
 	if (path)
 		tcp_path_joined(path, conn);
 	else if (!tcp_ctl_accepted(conn))
@@ -413,7 +413,7 @@ static bool linger_step(struct tcp_conn *conn)
 	return conn->can_read;
 }
 
-bool tcp_conn_step(struct tcp_obj *obj)
+bool tcp_conn_step(struct prov_obj *obj)
 {
 	struct tcp_conn *conn = LIST_ENTRY(obj, struct tcp_conn, obj);
 

@@ -20,8 +20,8 @@ enum tcp_conn_state {
 };
 
 struct tcp_conn {
-	struct tcp_obj obj;
-	struct tcp_obj *owner; /* whom events step; NULL: the connection itself */
+	struct prov_obj obj;
+	struct prov_obj *owner; /* whom events step; NULL: the connection itself */
 	union tcp_sockaddr peer;
 	enum tcp_conn_state state;
 	enum tcp_kind kind;
@@ -41,10 +41,10 @@ struct tcp_conn {
 /* Start dialling. NULL: out of memory or descriptors (*out_errno). Any other failure comes from
  * tcp_conn_dial_step(). */
 struct tcp_conn *tcp_conn_dial(struct tcp_dev *dev, const union tcp_sockaddr *to,
-                               enum tcp_kind kind, const uint8_t *token, struct tcp_obj *owner,
+                               enum tcp_kind kind, const uint8_t *token, struct prov_obj *owner,
                                int *out_errno);
 /* AGAIN: not yet. OK: open. Else it failed: *fail says why. */
-WIMM_MUST_CHECK wimm_status tcp_conn_dial_step(struct tcp_conn *conn, struct tcp_fail *fail);
+WIMM_MUST_CHECK wimm_status tcp_conn_dial_step(struct tcp_conn *conn, struct prov_fail *fail);
 
 /* Take over an accepted descriptor. False when out of memory (the descriptor is closed). */
 bool tcp_conn_accepted(struct tcp_dev *dev, int fd, const union tcp_sockaddr *peer);
@@ -61,13 +61,13 @@ void tcp_conn_close(struct tcp_conn *conn);
 void tcp_conn_linger(struct tcp_conn *conn, uint8_t *rest, size_t rest_bytes);
 
 /* "ADDRESS: what happened" for conn->error. */
-void tcp_conn_fail_text(const struct tcp_conn *conn, struct tcp_fail *fail, wimm_status status,
+void tcp_conn_fail_text(const struct tcp_conn *conn, struct prov_fail *fail, wimm_status status,
                         const char *what);
 
 /* Listener and connections without owner; true: stay ready. */
-bool tcp_listener_step(struct tcp_obj *obj);
-bool tcp_conn_step(struct tcp_obj *obj);
-void tcp_conn_free(struct tcp_obj *obj);
+bool tcp_listener_step(struct prov_obj *obj);
+bool tcp_conn_step(struct prov_obj *obj);
+void tcp_conn_free(struct prov_obj *obj);
 
 /* listen.c: bind and listen as dev->limits says; fills dev->local and dev->listen_fd. */
 WIMM_MUST_CHECK wimm_status tcp_listen(struct tcp_dev *dev, const char *nic,

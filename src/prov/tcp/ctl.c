@@ -14,14 +14,14 @@ enum {
 };
 
 struct tcp_ctl {
-	struct tcp_obj obj;
+	struct prov_obj obj;
 	struct tcp_conn *conn; /* NULL: lost */
 	void *context;
 	bool announce; /* PROV_CTL_NEW is due */
 	bool failed;   /* `fail` says how */
 	bool down_reported;
 	bool draining; /* closed by the core: no more events */
-	struct tcp_fail fail;
+	struct prov_fail fail;
 	/* Received and not handed out: rx[rx_start..rx_end). Untouched pages cost nothing. */
 	uint8_t *rx;
 	uint32_t rx_start;
@@ -40,7 +40,7 @@ static struct tcp_ctl *ctl_new(struct tcp_dev *dev)
 		return NULL;
 	ctl->rx = mem_alloc(RX_BYTES);
 	ctl->tx = mem_alloc(TX_BYTES);
-	tcp_obj_init(&ctl->obj, dev, TCP_OBJ_CTL, &dev->ctls);
+	prov_obj_init(&ctl->obj, &dev->loop, TCP_OBJ_CTL, &dev->ctls);
 	if (ctl->rx && ctl->tx)
 		return ctl;
 	list_remove(&ctl->obj.all);
@@ -48,7 +48,7 @@ static struct tcp_ctl *ctl_new(struct tcp_dev *dev)
 	return NULL;
 }
 
-void tcp_ctl_free(struct tcp_obj *obj)
+void tcp_ctl_free(struct prov_obj *obj)
 {
 	struct tcp_ctl *ctl = LIST_ENTRY(obj, struct tcp_ctl, obj);
 
@@ -57,31 +57,31 @@ void tcp_ctl_free(struct tcp_obj *obj)
 	mem_free(ctl);
 }
 
-void tcp_ctl_drop(struct tcp_obj *obj)
+void tcp_ctl_drop(struct prov_obj *obj)
 {
 	struct tcp_ctl *ctl = LIST_ENTRY(obj, struct tcp_ctl, obj);
 
 	if (ctl->conn)
 		tcp_conn_close(ctl->conn);
 	ctl->conn = NULL;
-	tcp_obj_kill(obj);
+	prov_obj_kill(obj);
 }
 
-bool tcp_ctl_draining(const struct tcp_obj *obj)
+bool tcp_ctl_draining(const struct prov_obj *obj)
 {
 	return LIST_ENTRY(obj, struct tcp_ctl, obj)->draining;
 }
 
 bool tcp_ctl_accepted(struct tcp_conn *conn)
 {
-	struct tcp_ctl *ctl = ctl_new(conn->obj.dev);
+	struct tcp_ctl *ctl = ctl_new(tcp_dev_of(&conn->obj));
 
 	if (!ctl)
 		return false;
 	ctl->conn = conn;
 	ctl->announce = true;
 	conn->owner = &ctl->obj;
-	tcp_obj_ready(&ctl->obj);
+	prov_obj_ready(&ctl->obj);
 	return true;
 }
 
@@ -97,17 +97,17 @@ struct prov_ctl *tcp_op_ctl_open(struct prov_dev *dev_, const struct prov_addr *
 	ctl->context = context;
 	if (tcp_addr_decode(to, &sa) != WIMM_OK) {
 		ctl->failed = true;
-		tcp_fail_set(&ctl->fail, WIMM_E_PEER_LOST, 0, "malformed tcp address of %u bytes",
+		prov_fail_set(&ctl->fail, WIMM_E_PEER_LOST, 0, "malformed tcp address of %u bytes",
 		             to->len_bytes);
-		tcp_obj_ready(&ctl->obj);
+		prov_obj_ready(&ctl->obj);
 		return (struct prov_ctl *)ctl;
 	}
 	ctl->conn = tcp_conn_dial(dev, &sa, TCP_KIND_CTL, NULL, &ctl->obj, &code);
 	if (!ctl->conn) {
-		tcp_obj_kill(&ctl->obj);
+		prov_obj_kill(&ctl->obj);
 		return NULL;
 	}
-	tcp_obj_timer(&ctl->obj, dev->limits.hello_timeout_ms);
+	prov_obj_timer(&ctl->obj, dev->limits.hello_timeout_ms);
 	return (struct prov_ctl *)ctl;
 }
 
@@ -141,7 +141,7 @@ wimm_status tcp_op_ctl_send(struct prov_ctl *ctl_, const void *data, uint32_t le
 		return WIMM_AGAIN;
 	tx_copy(ctl, &le, LEN_BYTES);
 	tx_copy(ctl, data, len_bytes);
-	tcp_obj_ready(&ctl->obj);
+	prov_obj_ready(&ctl->obj);
 	return WIMM_OK;
 }
 
@@ -151,7 +151,7 @@ static void ctl_lost(struct tcp_ctl *ctl)
 	if (ctl->conn)
 		tcp_conn_close(ctl->conn);
 	ctl->conn = NULL;
-	tcp_obj_timer_off(&ctl->obj);
+	prov_obj_timer_off(&ctl->obj);
 }
 
 static void tx_step(struct tcp_ctl *ctl)
@@ -170,23 +170,23 @@ static void tx_step(struct tcp_ctl *ctl)
 }
 
 /* Hand out what is complete. False: the peer broke the protocol. */
-static bool rx_emit(struct tcp_ctl *ctl, struct tcp_emit *emit)
+static bool rx_emit(struct tcp_ctl *ctl, struct prov_emit *emit)
 {
-	while (ctl->rx_end - ctl->rx_start >= LEN_BYTES && !tcp_emit_full(emit)) {
+	while (ctl->rx_end - ctl->rx_start >= LEN_BYTES && !prov_emit_full(emit)) {
 		struct prov_cqe *cqe;
 		uint32_t len;
 
 		memcpy(&len, ctl->rx + ctl->rx_start, LEN_BYTES);
 		len = le32toh(len);
 		if (len > TCP_CTL_MAX_BYTES) {
-			tcp_fail_set(&ctl->fail, WIMM_E_PROTOCOL, 0,
+			prov_fail_set(&ctl->fail, WIMM_E_PROTOCOL, 0,
 			             "peer announced a message of %u bytes, %u is the limit", len,
 			             TCP_CTL_MAX_BYTES);
 			return false;
 		}
 		if (ctl->rx_end - ctl->rx_start - LEN_BYTES < len)
 			return true;
-		cqe = tcp_emit_next(emit, PROV_CTL_MSG, ctl->context);
+		cqe = prov_emit_next(emit, PROV_CTL_MSG, ctl->context);
 		cqe->ctl = (struct prov_ctl *)ctl;
 		cqe->data = ctl->rx + ctl->rx_start + LEN_BYTES;
 		cqe->len_bytes = len;
@@ -208,7 +208,7 @@ static bool rx_pending(const struct tcp_ctl *ctl)
 
 /* One read a turn, before anything is handed out: what was handed out stays where it is until the
  * next turn. False: lost. */
-static bool rx_step(struct tcp_ctl *ctl, struct tcp_emit *emit)
+static bool rx_step(struct tcp_ctl *ctl, struct prov_emit *emit)
 {
 	if (!rx_pending(ctl) && ctl->conn->can_read) {
 		struct iovec iov;
@@ -239,13 +239,13 @@ static bool dial_step(struct tcp_ctl *ctl)
 	st = tcp_conn_dial_step(ctl->conn, &ctl->fail);
 	if (st == WIMM_OK) {
 		if (!ctl->draining)
-			tcp_obj_timer_off(&ctl->obj);
+			prov_obj_timer_off(&ctl->obj);
 		return true;
 	}
 	if (st == WIMM_AGAIN && ctl->obj.expired) {
 		ctl->conn->error = 0;
-		tcp_fail_set(&ctl->fail, WIMM_E_TIMEOUT, 0, "no answer within %u ms",
-		             ctl->obj.dev->limits.hello_timeout_ms);
+		prov_fail_set(&ctl->fail, WIMM_E_TIMEOUT, 0, "no answer within %u ms",
+		             tcp_dev_of(&ctl->obj)->limits.hello_timeout_ms);
 		st = WIMM_E_TIMEOUT;
 	}
 	if (st != WIMM_AGAIN)
@@ -274,9 +274,9 @@ static bool drain_step(struct tcp_ctl *ctl)
 	return false;
 }
 
-static void report_down(struct tcp_ctl *ctl, struct tcp_emit *emit)
+static void report_down(struct tcp_ctl *ctl, struct prov_emit *emit)
 {
-	struct prov_cqe *cqe = tcp_emit_next(emit, PROV_CTL_DOWN, ctl->context);
+	struct prov_cqe *cqe = prov_emit_next(emit, PROV_CTL_DOWN, ctl->context);
 
 	cqe->ctl = (struct prov_ctl *)ctl;
 	cqe->status = ctl->fail.status;
@@ -285,16 +285,16 @@ static void report_down(struct tcp_ctl *ctl, struct tcp_emit *emit)
 	ctl->down_reported = true;
 }
 
-bool tcp_ctl_step(struct tcp_obj *obj, struct tcp_emit *emit)
+bool tcp_ctl_step(struct prov_obj *obj, struct prov_emit *emit)
 {
 	struct tcp_ctl *ctl = LIST_ENTRY(obj, struct tcp_ctl, obj);
 
 	if (ctl->draining)
 		return drain_step(ctl);
 	if (ctl->announce) {
-		if (tcp_emit_full(emit))
+		if (prov_emit_full(emit))
 			return true;
-		tcp_emit_next(emit, PROV_CTL_NEW, NULL)->ctl = (struct prov_ctl *)ctl;
+		prov_emit_next(emit, PROV_CTL_NEW, NULL)->ctl = (struct prov_ctl *)ctl;
 		ctl->announce = false;
 		return true; /* messages wait until the core has set its context */
 	}
@@ -305,7 +305,7 @@ bool tcp_ctl_step(struct tcp_obj *obj, struct tcp_emit *emit)
 			ctl_lost(ctl);
 	}
 	if (ctl->failed && !ctl->down_reported) {
-		if (tcp_emit_full(emit))
+		if (prov_emit_full(emit))
 			return true;
 		report_down(ctl, emit);
 	}
@@ -321,6 +321,6 @@ void tcp_op_ctl_close(struct prov_ctl *ctl_, bool flush)
 		return;
 	}
 	ctl->draining = true;
-	tcp_obj_timer(&ctl->obj, FLUSH_MS);
+	prov_obj_timer(&ctl->obj, FLUSH_MS);
 	(void)drain_step(ctl);
 }

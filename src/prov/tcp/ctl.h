@@ -10,12 +10,12 @@
 
 /* A connection whose preface said ctl becomes one. False when out of memory. */
 bool tcp_ctl_accepted(struct tcp_conn *conn);
-bool tcp_ctl_step(struct tcp_obj *obj, struct tcp_emit *emit);
+bool tcp_ctl_step(struct prov_obj *obj, struct prov_emit *emit);
 /* Whether it still has to deliver something after ctl_close(flush). */
-bool tcp_ctl_draining(const struct tcp_obj *obj);
+bool tcp_ctl_draining(const struct prov_obj *obj);
 /* Let go without a word: the device closes. */
-void tcp_ctl_drop(struct tcp_obj *obj);
-void tcp_ctl_free(struct tcp_obj *obj);
+void tcp_ctl_drop(struct prov_obj *obj);
+void tcp_ctl_free(struct prov_obj *obj);
 
 /* The ops' entries. */
 struct prov_ctl *tcp_op_ctl_open(struct prov_dev *dev, const struct prov_addr *to, void *context);

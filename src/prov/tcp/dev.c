@@ -11,7 +11,6 @@
 #include "prov/tcp/path.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -26,100 +25,21 @@ enum {
 	PEER_TIMEOUTS = 5,
 };
 
-void tcp_fail_set(struct tcp_fail *f, wimm_status status, int vendor_code, const char *fmt, ...)
+static void free_obj(struct prov_obj *obj)
 {
-	va_list args;
-
-	f->status = status;
-	f->vendor_code = (uint32_t)vendor_code;
-	va_start(args, fmt);
-	(void)vsnprintf(f->text, sizeof(f->text), fmt, args);
-	va_end(args);
-}
-
-void tcp_obj_init(struct tcp_obj *obj, struct tcp_dev *dev, enum tcp_obj_kind kind,
-                  struct list *all)
-{
-	*obj = (struct tcp_obj){ .dev = dev, .kind = kind };
-	list_init(&obj->ready);
-	list_init(&obj->timed);
-	list_init(&obj->all);
-	if (all)
-		list_push_back(all, &obj->all);
-}
-
-void tcp_obj_ready(struct tcp_obj *obj)
-{
-	if (!list_linked(&obj->ready))
-		list_push_back(&obj->dev->ready, &obj->ready);
-}
-
-void tcp_obj_timer(struct tcp_obj *obj, uint64_t after_ms)
-{
-	struct tcp_dev *dev = obj->dev;
-
-	tcp_obj_timer_off(obj);
-	obj->deadline_ns = clock_deadline_ns(clock_now_ns(), after_ms * CLOCK_NS_PER_MS);
-	list_push_back(&dev->timed, &obj->timed);
-	if (obj->deadline_ns < dev->next_timer_ns)
-		dev->next_timer_ns = obj->deadline_ns;
-}
-
-void tcp_obj_timer_off(struct tcp_obj *obj)
-{
-	list_remove(&obj->timed);
-	obj->expired = false;
-	if (list_empty(&obj->dev->timed))
-		obj->dev->next_timer_ns = CLOCK_NEVER_NS;
-}
-
-void tcp_obj_kill(struct tcp_obj *obj)
-{
-	tcp_obj_timer_off(obj);
-	list_remove(&obj->ready);
-	list_remove(&obj->all);
-	list_push_back(&obj->dev->dead, &obj->all);
-}
-
-static void free_dead(struct tcp_dev *dev)
-{
-	struct list *link;
-
-	while ((link = list_pop_front(&dev->dead)) != NULL) {
-		struct tcp_obj *obj = LIST_ENTRY(link, struct tcp_obj, all);
-
-		switch (obj->kind) {
-		case TCP_OBJ_CONN:
-			tcp_conn_free(obj);
-			break;
-		case TCP_OBJ_CTL:
-			tcp_ctl_free(obj);
-			break;
-		case TCP_OBJ_PATH:
-			tcp_path_free(obj);
-			break;
-		case TCP_OBJ_LISTENER:
-			break; /* part of the device */
-		}
+	switch (obj->kind) {
+	case TCP_OBJ_CONN:
+		tcp_conn_free(obj);
+		break;
+	case TCP_OBJ_CTL:
+		tcp_ctl_free(obj);
+		break;
+	case TCP_OBJ_PATH:
+		tcp_path_free(obj);
+		break;
+	default:
+		break; /* the listener is part of the device */
 	}
-}
-
-static void run_timers(struct tcp_dev *dev)
-{
-	uint64_t next = CLOCK_NEVER_NS;
-
-	LIST_FOR_EACH(it, &dev->timed) {
-		struct tcp_obj *obj = LIST_ENTRY(it, struct tcp_obj, timed);
-
-		if (obj->deadline_ns > dev->now_ns) {
-			next = obj->deadline_ns < next ? obj->deadline_ns : next;
-			continue;
-		}
-		list_remove(&obj->timed);
-		obj->expired = true;
-		tcp_obj_ready(obj);
-	}
-	dev->next_timer_ns = next;
 }
 
 static void conn_event(struct tcp_conn *conn, uint32_t events)
@@ -132,7 +52,7 @@ static void conn_event(struct tcp_conn *conn, uint32_t events)
 		conn->hangup = true;
 	if (events & (EPOLLOUT | over))
 		conn->can_write = true;
-	tcp_obj_ready(conn->owner ? conn->owner : &conn->obj);
+	prov_obj_ready(conn->owner ? conn->owner : &conn->obj);
 }
 
 static void take_events(struct tcp_dev *dev)
@@ -141,16 +61,16 @@ static void take_events(struct tcp_dev *dev)
 	int n = epoll_wait(dev->epoll_fd, events, EVENTS_A_TURN, 0);
 
 	for (int i = 0; i < n; i++) {
-		struct tcp_obj *obj = events[i].data.ptr;
+		struct prov_obj *obj = events[i].data.ptr;
 
 		if (obj->kind == TCP_OBJ_LISTENER)
-			tcp_obj_ready(obj);
+			prov_obj_ready(obj);
 		else
 			conn_event(LIST_ENTRY(obj, struct tcp_conn, obj), events[i].events);
 	}
 }
 
-static bool step(struct tcp_obj *obj, struct tcp_emit *emit)
+static bool step(struct prov_obj *obj, struct prov_emit *emit)
 {
 	switch (obj->kind) {
 	case TCP_OBJ_LISTENER:
@@ -168,35 +88,19 @@ static bool step(struct tcp_obj *obj, struct tcp_emit *emit)
 uint32_t tcp_op_poll(struct prov_dev *dev_, uint64_t now_ns, struct prov_cqe *out, uint32_t max)
 {
 	struct tcp_dev *dev = (struct tcp_dev *)dev_;
-	struct tcp_emit emit = { .out = out, .max = max };
-	struct list turn;
-	struct list *link;
+	struct prov_emit emit = { .out = out, .max = max };
 
-	dev->now_ns = now_ns;
-	free_dead(dev);
+	dev->loop.now_ns = now_ns;
+	prov_loop_reap(&dev->loop, free_obj);
 	take_events(dev);
-	if (now_ns >= dev->next_timer_ns)
-		run_timers(dev);
-	/* Each object once: what becomes ready meanwhile has its turn at the next poll. */
-	list_init(&turn);
-	list_splice_back(&turn, &dev->ready);
-	while (!tcp_emit_full(&emit) && (link = list_pop_front(&turn)) != NULL) {
-		struct tcp_obj *obj = LIST_ENTRY(link, struct tcp_obj, ready);
-
-		if (step(obj, &emit))
-			tcp_obj_ready(obj);
-	}
-	/* Those that had no turn come first next time. */
-	list_splice_back(&turn, &dev->ready);
-	list_splice_back(&dev->ready, &turn);
+	prov_loop_timers(&dev->loop);
+	prov_loop_turn(&dev->loop, &emit, step);
 	return emit.count;
 }
 
-uint64_t tcp_op_next_ns(const struct prov_dev *dev_)
+uint64_t tcp_op_next_ns(const struct prov_dev *dev)
 {
-	const struct tcp_dev *dev = (const struct tcp_dev *)dev_;
-
-	return list_empty(&dev->ready) ? dev->next_timer_ns : dev->now_ns;
+	return prov_loop_next_ns(&((const struct tcp_dev *)dev)->loop);
 }
 
 int tcp_op_fd(const struct prov_dev *dev)
@@ -208,7 +112,7 @@ bool tcp_op_arm(struct prov_dev *dev)
 {
 	/* Edge-triggered events that were fetched are on the ready list; the others make the
 	 * descriptor readable. */
-	return list_empty(&((struct tcp_dev *)dev)->ready);
+	return list_empty(&((struct tcp_dev *)dev)->loop.ready);
 }
 
 static void read_limits(struct tcp_dev *dev, const struct prov_args *args)
@@ -247,16 +151,12 @@ static void fill_caps(const struct tcp_dev *dev, struct prov_caps *caps)
 
 static void dev_init(struct tcp_dev *dev)
 {
-	dev->now_ns = clock_now_ns();
-	dev->next_timer_ns = CLOCK_NEVER_NS;
-	list_init(&dev->ready);
-	list_init(&dev->timed);
+	prov_loop_init(&dev->loop);
 	list_init(&dev->paths);
 	list_init(&dev->ctls);
 	list_init(&dev->hellos);
 	list_init(&dev->lingers);
-	list_init(&dev->dead);
-	tcp_obj_init(&dev->listener, dev, TCP_OBJ_LISTENER, NULL);
+	prov_obj_init(&dev->listener, &dev->loop, TCP_OBJ_LISTENER, NULL);
 }
 
 wimm_status tcp_op_open(const struct prov_args *args, struct prov_caps *caps, struct prov_dev **out,
@@ -324,21 +224,21 @@ void tcp_op_close(struct prov_dev *dev_)
 	(void)shutdown(dev->listen_fd, SHUT_RDWR); /* a forked child may hold it open */
 	(void)close(dev->listen_fd);
 	list_remove(&dev->listener.ready);
-	tcp_obj_timer_off(&dev->listener);
+	prov_obj_timer_off(&dev->listener);
 	LIST_FOR_EACH(it, &dev->paths)
-		tcp_path_drop(LIST_ENTRY(it, struct tcp_obj, all));
+		tcp_path_drop(LIST_ENTRY(it, struct prov_obj, all));
 	LIST_FOR_EACH(it, &dev->hellos)
 		tcp_conn_close(LIST_ENTRY(it, struct tcp_conn, obj.all));
 	LIST_FOR_EACH(it, &dev->ctls) {
-		if (!tcp_ctl_draining(LIST_ENTRY(it, struct tcp_obj, all)))
-			tcp_ctl_drop(LIST_ENTRY(it, struct tcp_obj, all));
+		if (!tcp_ctl_draining(LIST_ENTRY(it, struct prov_obj, all)))
+			tcp_ctl_drop(LIST_ENTRY(it, struct prov_obj, all));
 	}
 	flush_rest(dev);
 	LIST_FOR_EACH(it, &dev->ctls)
-		tcp_ctl_drop(LIST_ENTRY(it, struct tcp_obj, all));
+		tcp_ctl_drop(LIST_ENTRY(it, struct prov_obj, all));
 	LIST_FOR_EACH(it, &dev->lingers)
 		tcp_conn_close(LIST_ENTRY(it, struct tcp_conn, obj.all));
-	free_dead(dev);
+	prov_loop_reap(&dev->loop, free_obj);
 	(void)close(dev->epoll_fd);
 	prov_regions_fini(&dev->regions);
 	mem_free(dev);

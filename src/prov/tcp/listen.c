@@ -157,12 +157,12 @@ static void pause_accepting(struct tcp_dev *dev, int code)
 		LOG_WARN("tcp: cannot accept connections for now: %s; raise the limit (ulimit -n)",
 		         strerror(code));
 	dev->accept_paused = true;
-	tcp_obj_timer(&dev->listener, PAUSE_MS);
+	prov_obj_timer(&dev->listener, PAUSE_MS);
 }
 
-bool tcp_listener_step(struct tcp_obj *obj)
+bool tcp_listener_step(struct prov_obj *obj)
 {
-	struct tcp_dev *dev = obj->dev;
+	struct tcp_dev *dev = tcp_dev_of(obj);
 
 	for (int i = 0; i < ACCEPTS_A_TURN; i++) {
 		union tcp_sockaddr peer;

@@ -21,17 +21,17 @@ static void path_release(struct tcp_path *path)
 	mem_free(path);
 }
 
-void tcp_path_free(struct tcp_obj *obj)
+void tcp_path_free(struct prov_obj *obj)
 {
 	path_release(LIST_ENTRY(obj, struct tcp_path, obj));
 }
 
-void tcp_path_drop(struct tcp_obj *obj)
+void tcp_path_drop(struct prov_obj *obj)
 {
 	struct tcp_path *path = LIST_ENTRY(obj, struct tcp_path, obj);
 
 	tcp_path_lost(path);
-	tcp_obj_kill(obj);
+	prov_obj_kill(obj);
 }
 
 /* u8 version, u8 role, 16 bytes token (zero from the active side). */
@@ -76,7 +76,7 @@ struct prov_path *tcp_op_path_open(struct prov_dev *dev, const struct prov_addr 
 		path_release(path);
 		return NULL;
 	}
-	tcp_obj_init(&path->obj, (struct tcp_dev *)dev, TCP_OBJ_PATH,
+	prov_obj_init(&path->obj, &((struct tcp_dev *)dev)->loop, TCP_OBJ_PATH,
 	             &((struct tcp_dev *)dev)->paths);
 	path->context = context;
 	path->active = active;
@@ -88,21 +88,21 @@ struct prov_path *tcp_op_path_open(struct prov_dev *dev, const struct prov_addr 
 
 static void path_fail(struct tcp_path *path, wimm_status status, const char *text)
 {
-	tcp_fail_set(&path->fail, status, 0, "%s", text);
+	prov_fail_set(&path->fail, status, 0, "%s", text);
 	tcp_path_lost(path);
 }
 
 void tcp_op_path_connect(struct prov_path *path_, const struct prov_offer *remote)
 {
 	struct tcp_path *path = (struct tcp_path *)path_;
-	struct tcp_dev *dev = path->obj.dev;
+	struct tcp_dev *dev = tcp_dev_of(&path->obj);
 	uint8_t token[TCP_TOKEN_BYTES];
 	int code = 0;
 
 	if (path->connect_called || path->closing)
 		return;
 	path->connect_called = true;
-	tcp_obj_ready(&path->obj);
+	prov_obj_ready(&path->obj);
 	if (path->failed)
 		return;
 	if (!offer_decode(remote, path->active ? OFFER_PASSIVE : OFFER_ACTIVE, token)) {
@@ -110,7 +110,7 @@ void tcp_op_path_connect(struct prov_path *path_, const struct prov_offer *remot
 		return;
 	}
 	if (!path->conn)
-		tcp_obj_timer(&path->obj, dev->limits.hello_timeout_ms);
+		prov_obj_timer(&path->obj, dev->limits.hello_timeout_ms);
 	if (!path->active)
 		return; /* its dialler comes, or has come */
 	if (path->remote_bad) {
@@ -119,7 +119,7 @@ void tcp_op_path_connect(struct prov_path *path_, const struct prov_offer *remot
 	}
 	path->conn = tcp_conn_dial(dev, &path->remote, TCP_KIND_PATH, token, &path->obj, &code);
 	if (!path->conn) {
-		tcp_fail_set(&path->fail, WIMM_E_SYSTEM, code, "cannot make a socket: %s",
+		prov_fail_set(&path->fail, WIMM_E_SYSTEM, code, "cannot make a socket: %s",
 		             strerror(code));
 		tcp_path_lost(path);
 	}
@@ -141,8 +141,8 @@ void tcp_path_joined(struct tcp_path *path, struct tcp_conn *conn)
 {
 	path->conn = conn;
 	conn->owner = &path->obj;
-	tcp_obj_timer_off(&path->obj);
-	tcp_obj_ready(&path->obj);
+	prov_obj_timer_off(&path->obj);
+	prov_obj_ready(&path->obj);
 }
 
 void tcp_path_lost(struct tcp_path *path)
@@ -152,8 +152,8 @@ void tcp_path_lost(struct tcp_path *path)
 		tcp_conn_close(path->conn);
 	path->conn = NULL;
 	tcp_tx_abandon(path);
-	tcp_obj_timer_off(&path->obj);
-	tcp_obj_ready(&path->obj);
+	prov_obj_timer_off(&path->obj);
+	prov_obj_ready(&path->obj);
 }
 
 void tcp_path_reject(struct tcp_path *path)
@@ -188,43 +188,43 @@ static bool join_step(struct tcp_path *path)
 	if (!path->conn || path->conn->state != TCP_CONN_OPEN) {
 		st = path->conn ? tcp_conn_dial_step(path->conn, &path->fail) : WIMM_AGAIN;
 		if (st == WIMM_AGAIN && path->obj.expired) {
-			tcp_fail_set(&path->fail, WIMM_E_TIMEOUT, 0,
+			prov_fail_set(&path->fail, WIMM_E_TIMEOUT, 0,
 			             path->active ? "no answer within %u ms"
 			                          : "the peer has not dialled within %u ms",
-			             path->obj.dev->limits.hello_timeout_ms);
+			             tcp_dev_of(&path->obj)->limits.hello_timeout_ms);
 			st = WIMM_E_TIMEOUT;
 		}
 		if (st != WIMM_OK && st != WIMM_AGAIN)
 			tcp_path_lost(path);
 		if (st != WIMM_OK)
 			return false;
-		tcp_obj_timer_off(&path->obj);
+		prov_obj_timer_off(&path->obj);
 	}
 	/* Nothing is read before the core has seen both ends: it may not know the path yet. */
 	return path->connect_called;
 }
 
-static bool close_step(struct tcp_path *path, struct tcp_emit *emit)
+static bool close_step(struct tcp_path *path, struct prov_emit *emit)
 {
 	/* What had landed before the fence is still told, so that both sides agree on it. */
 	if (!tcp_rx_report(path, emit) || !tcp_tx_report(path, emit) ||
-	    !tcp_tx_report_lost(path, emit) || tcp_emit_full(emit))
+	    !tcp_tx_report_lost(path, emit) || prov_emit_full(emit))
 		return true;
-	(void)tcp_emit_next(emit, PROV_PATH_CLOSED, path->context);
-	tcp_obj_kill(&path->obj);
+	(void)prov_emit_next(emit, PROV_PATH_CLOSED, path->context);
+	prov_obj_kill(&path->obj);
 	return false;
 }
 
-static bool report_down(struct tcp_path *path, struct tcp_emit *emit)
+static bool report_down(struct tcp_path *path, struct prov_emit *emit)
 {
 	struct prov_cqe *cqe;
 
 	/* Before path_connect() the core does not expect a word of it. */
 	if (path->down_reported || !path->connect_called)
 		return false;
-	if (!tcp_rx_report(path, emit) || !tcp_tx_report(path, emit) || tcp_emit_full(emit))
+	if (!tcp_rx_report(path, emit) || !tcp_tx_report(path, emit) || prov_emit_full(emit))
 		return true;
-	cqe = tcp_emit_next(emit, PROV_PATH_DOWN, path->context);
+	cqe = prov_emit_next(emit, PROV_PATH_DOWN, path->context);
 	cqe->status = path->fail.status;
 	cqe->vendor_code = path->fail.vendor_code;
 	cqe->text = path->fail.text;
@@ -232,7 +232,7 @@ static bool report_down(struct tcp_path *path, struct tcp_emit *emit)
 	return false;
 }
 
-bool tcp_path_step(struct tcp_obj *obj, struct tcp_emit *emit)
+bool tcp_path_step(struct prov_obj *obj, struct prov_emit *emit)
 {
 	struct tcp_path *path = LIST_ENTRY(obj, struct tcp_path, obj);
 	bool more;
@@ -241,9 +241,9 @@ bool tcp_path_step(struct tcp_obj *obj, struct tcp_emit *emit)
 		return close_step(path, emit);
 	if (!path->failed && join_step(path)) {
 		if (!path->up) {
-			if (tcp_emit_full(emit))
+			if (prov_emit_full(emit))
 				return true;
-			(void)tcp_emit_next(emit, PROV_PATH_UP, path->context);
+			(void)prov_emit_next(emit, PROV_PATH_UP, path->context);
 			path->up = true;
 		}
 		if (tcp_rx_step(path, emit))

@@ -84,7 +84,7 @@ struct tcp_rx {
 };
 
 struct tcp_path {
-	struct tcp_obj obj;
+	struct prov_obj obj;
 	struct tcp_conn *conn; /* NULL: not joined, or lost */
 	void *context;
 	union tcp_sockaddr remote;
@@ -96,7 +96,7 @@ struct tcp_path {
 	bool failed; /* `fail` says how; nothing is sent or placed any more */
 	bool down_reported;
 	bool closing; /* path_close() was called */
-	struct tcp_fail fail;
+	struct prov_fail fail;
 	struct tcp_tx tx;
 	struct tcp_rx rx;
 };
@@ -104,9 +104,9 @@ struct tcp_path {
 /* The passive path that waits for this token, NULL if none. */
 struct tcp_path *tcp_path_waiting(struct tcp_dev *dev, const uint8_t *token);
 void tcp_path_joined(struct tcp_path *path, struct tcp_conn *conn);
-bool tcp_path_step(struct tcp_obj *obj, struct tcp_emit *emit);
-void tcp_path_drop(struct tcp_obj *obj);
-void tcp_path_free(struct tcp_obj *obj);
+bool tcp_path_step(struct prov_obj *obj, struct prov_emit *emit);
+void tcp_path_drop(struct prov_obj *obj);
+void tcp_path_free(struct prov_obj *obj);
 /* The path is over: `path->fail` is filled in already. */
 void tcp_path_lost(struct tcp_path *path);
 /* The peer broke the rules: tell it in an ERROR frame, then as above. */
@@ -118,9 +118,9 @@ void tcp_tx_step(struct tcp_path *path);
 /* The peer has placed `total` work requests. False: it lies. */
 bool tcp_tx_acked(struct tcp_path *path, uint64_t total);
 /* Report what has ended. False: the caller's array is full. */
-bool tcp_tx_report(struct tcp_path *path, struct tcp_emit *emit);
+bool tcp_tx_report(struct tcp_path *path, struct prov_emit *emit);
 /* After path_close(): report everything that is left as lost. False: full. */
-bool tcp_tx_report_lost(struct tcp_path *path, struct tcp_emit *emit);
+bool tcp_tx_report_lost(struct tcp_path *path, struct prov_emit *emit);
 /* The started frame's unsent rest, in one block with `extra` behind it. NULL: out of memory. */
 uint8_t *tcp_tx_take_rest(struct tcp_path *path, const uint8_t *extra, size_t extra_bytes,
                           size_t *out_bytes);
@@ -129,9 +129,9 @@ void tcp_tx_abandon(struct tcp_path *path);
 
 /* --- path_rx.c --- */
 /* Read, place and report. False: the path is over. */
-bool tcp_rx_step(struct tcp_path *path, struct tcp_emit *emit);
+bool tcp_rx_step(struct tcp_path *path, struct prov_emit *emit);
 /* Report what has been placed. False: full. */
-bool tcp_rx_report(struct tcp_path *path, struct tcp_emit *emit);
+bool tcp_rx_report(struct tcp_path *path, struct prov_emit *emit);
 /* Whether an acknowledgement should go out now. */
 bool tcp_rx_ack_due(const struct tcp_path *path);
 

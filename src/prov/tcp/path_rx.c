@@ -32,7 +32,7 @@ bool tcp_rx_ack_due(const struct tcp_path *path)
 	       rx->unacked_bytes >= ACK_BYTES;
 }
 
-bool tcp_rx_report(struct tcp_path *path, struct tcp_emit *emit)
+bool tcp_rx_report(struct tcp_path *path, struct prov_emit *emit)
 {
 	struct tcp_rx *rx = &path->rx;
 
@@ -43,15 +43,15 @@ bool tcp_rx_report(struct tcp_path *path, struct tcp_emit *emit)
 		if (!(desc->flags & (TCP_DESC_IMM | TCP_DESC_PART)))
 			continue;
 		if (desc->flags & TCP_DESC_IMM) {
-			cqe = tcp_emit_last(emit, PROV_IMM, path->context);
+			cqe = prov_emit_last(emit, PROV_IMM, path->context);
 			if (cqe && cqe->imm == desc->imm) {
 				cqe->count++;
 				continue;
 			}
 		}
-		if (tcp_emit_full(emit))
+		if (prov_emit_full(emit))
 			return false;
-		cqe = tcp_emit_next(emit, desc->flags & TCP_DESC_IMM ? PROV_IMM : PROV_PART,
+		cqe = prov_emit_next(emit, desc->flags & TCP_DESC_IMM ? PROV_IMM : PROV_PART,
 		                    path->context);
 		cqe->count = 1;
 		cqe->imm = desc->imm;
@@ -66,7 +66,7 @@ bool tcp_rx_report(struct tcp_path *path, struct tcp_emit *emit)
 /* Inside a stay: check what of the frame still lacks bytes. False: rejected. */
 static bool check_ranges(struct tcp_path *path)
 {
-	const struct prov_regions *regions = &path->obj.dev->regions;
+	const struct prov_regions *regions = &tcp_dev_of(&path->obj)->regions;
 	struct tcp_rx *rx = &path->rx;
 
 	rx->removals = prov_regions_removals(regions);
@@ -82,7 +82,7 @@ static bool check_ranges(struct tcp_path *path)
 
 			prov_regions_explain(regions, desc->key, desc->addr, desc->len_bytes, text,
 			                     sizeof(text));
-			tcp_fail_set(&path->fail, st, 0, "%s", text);
+			prov_fail_set(&path->fail, st, 0, "%s", text);
 			return false;
 		}
 	}
@@ -165,7 +165,7 @@ static ssize_t place_from_socket(struct tcp_path *path)
 /* Place what can be placed now. > 0: something; 0: not now; -1: connection over; -2: rejected. */
 static ssize_t place(struct tcp_path *path)
 {
-	struct prov_regions *regions = &path->obj.dev->regions;
+	struct prov_regions *regions = &tcp_dev_of(&path->obj)->regions;
 	struct tcp_rx *rx = &path->rx;
 	ssize_t got = 0;
 
@@ -213,7 +213,7 @@ static bool reject(struct tcp_path *path)
 
 static bool broken(struct tcp_path *path, const char *what)
 {
-	tcp_fail_set(&path->fail, WIMM_E_PROTOCOL, 0, "peer broke the protocol: %s", what);
+	prov_fail_set(&path->fail, WIMM_E_PROTOCOL, 0, "peer broke the protocol: %s", what);
 	return reject(path);
 }
 
@@ -228,14 +228,14 @@ static bool told_error(struct tcp_path *path, const struct tcp_hdr *hdr, const u
 	text[hdr->count] = '\0';
 	if (status != WIMM_E_REVOKED && status != WIMM_E_RANGE)
 		status = WIMM_E_PROTOCOL;
-	tcp_fail_set(&path->fail, status, 0, "refused by the peer: %s", text);
+	prov_fail_set(&path->fail, status, 0, "refused by the peer: %s", text);
 	tcp_path_lost(path);
 	return false;
 }
 
 static bool begin_data(struct tcp_path *path, const struct tcp_hdr *hdr, const uint8_t *at)
 {
-	struct prov_regions *regions = &path->obj.dev->regions;
+	struct prov_regions *regions = &tcp_dev_of(&path->obj)->regions;
 	struct tcp_rx *rx = &path->rx;
 	bool legal;
 
@@ -317,7 +317,7 @@ static ssize_t rx_once(struct tcp_path *path)
 	return -2;
 }
 
-bool tcp_rx_step(struct tcp_path *path, struct tcp_emit *emit)
+bool tcp_rx_step(struct tcp_path *path, struct prov_emit *emit)
 {
 	struct tcp_rx *rx = &path->rx;
 	ssize_t total = 0;

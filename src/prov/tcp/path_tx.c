@@ -34,7 +34,7 @@ uint32_t tcp_op_post(struct prov_path *path_, const struct prov_wr *wr, uint32_t
 	}
 	tx->tail += n;
 	if (n > 0)
-		tcp_obj_ready(&path->obj);
+		prov_obj_ready(&path->obj);
 	return n;
 }
 
@@ -79,7 +79,7 @@ static bool add_piece(struct tcp_tx_frame *f, uint8_t *desc_at, const struct tcp
 /* Gather queued requests behind what the block holds already. Bytes added to the block. */
 static size_t build_data(struct tcp_path *path, uint8_t *at)
 {
-	uint64_t chunk = path->obj.dev->limits.chunk_bytes;
+	uint64_t chunk = tcp_dev_of(&path->obj)->limits.chunk_bytes;
 	struct tcp_tx *tx = &path->tx;
 	struct tcp_tx_frame *f = &tx->frame;
 	struct tcp_hdr hdr = { .type = TCP_FRAME_DATA };
@@ -240,18 +240,18 @@ bool tcp_tx_acked(struct tcp_path *path, uint64_t total)
 	return true;
 }
 
-static bool report(struct tcp_path *path, struct tcp_emit *emit, const struct tcp_req *req,
+static bool report(struct tcp_path *path, struct prov_emit *emit, const struct tcp_req *req,
                    wimm_status status, uint32_t flags)
 {
-	struct prov_cqe *cqe = tcp_emit_last(emit, PROV_DONE, path->context);
+	struct prov_cqe *cqe = prov_emit_last(emit, PROV_DONE, path->context);
 
 	if (cqe && cqe->token == req->wr.token && cqe->status == status && cqe->flags == flags) {
 		cqe->count++;
 		return true;
 	}
-	if (tcp_emit_full(emit))
+	if (prov_emit_full(emit))
 		return false;
-	cqe = tcp_emit_next(emit, PROV_DONE, path->context);
+	cqe = prov_emit_next(emit, PROV_DONE, path->context);
 	cqe->status = status;
 	cqe->token = req->wr.token;
 	cqe->flags = flags;
@@ -259,7 +259,7 @@ static bool report(struct tcp_path *path, struct tcp_emit *emit, const struct tc
 	return true;
 }
 
-static bool report_cancels(struct tcp_path *path, struct tcp_emit *emit)
+static bool report_cancels(struct tcp_path *path, struct prov_emit *emit)
 {
 	struct tcp_tx *tx = &path->tx;
 
@@ -277,7 +277,7 @@ static bool report_cancels(struct tcp_path *path, struct tcp_emit *emit)
 	return true;
 }
 
-bool tcp_tx_report(struct tcp_path *path, struct tcp_emit *emit)
+bool tcp_tx_report(struct tcp_path *path, struct prov_emit *emit)
 {
 	struct tcp_tx *tx = &path->tx;
 
@@ -292,7 +292,7 @@ bool tcp_tx_report(struct tcp_path *path, struct tcp_emit *emit)
 	return true;
 }
 
-bool tcp_tx_report_lost(struct tcp_path *path, struct tcp_emit *emit)
+bool tcp_tx_report_lost(struct tcp_path *path, struct prov_emit *emit)
 {
 	struct tcp_tx *tx = &path->tx;
 
@@ -347,7 +347,7 @@ void tcp_op_cancel(struct prov_path *path_, uint64_t token)
 
 	/* Before the queue moves: the frame's pieces are known by their queue positions. */
 	if (!make_private(tx, token)) {
-		tcp_fail_set(&path->fail, WIMM_E_NOMEM, 0,
+		prov_fail_set(&path->fail, WIMM_E_NOMEM, 0,
 		             "no memory to finish a cancelled write from a copy");
 		tcp_path_lost(path);
 	}
@@ -365,7 +365,7 @@ void tcp_op_cancel(struct prov_path *path_, uint64_t token)
 	}
 	skip_dropped(tx);
 	if (found)
-		tcp_obj_ready(&path->obj);
+		prov_obj_ready(&path->obj);
 }
 
 uint8_t *tcp_tx_take_rest(struct tcp_path *path, const uint8_t *extra, size_t extra_bytes,
