@@ -3,6 +3,7 @@
 #include "core/engine.h"
 
 #include "base/alloc.h"
+#include "core/args.h"
 #include "plat/clock.h"
 
 /* For what is open to settle, and for peers to hear the goodbye. */
@@ -169,7 +170,7 @@ wimm_status wimm_engine_close(struct wimm_engine **handle)
 	wimm_status st;
 
 	if (handle == NULL)
-		return WIMM_E_INVAL;
+		return args_null("engine");
 	engine = *handle;
 	if (engine == NULL)
 		return WIMM_OK;

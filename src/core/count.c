@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Arrivals on the worker: immediates into the table, parts of split writes combined,
  * expectations. */
+#include "core/args.h"
 #include "core/engine.h"
 #include "core/error_text.h"
-#include "core/mirror.h"
 #include "core/fence.h"
 #include "core/marks.h"
+#include "core/mirror.h"
 #include "core/recv.h"
 #include "core/stage.h"
 
@@ -313,7 +314,11 @@ static wimm_status check_owes(const struct wimm_engine *engine, uint64_t count,
 			return WIMM_E_NOT_FOUND;
 		}
 	}
-	return engine->worker.identifies_source ? WIMM_OK : WIMM_E_UNSUPPORTED;
+	if (engine->worker.identifies_source)
+		return WIMM_OK;
+	error_text_set("provider %s cannot tell whose an immediate is: expect without owes",
+	               engine->worker.prov->name);
+	return WIMM_E_UNSUPPORTED;
 }
 
 static wimm_status check_expect(const struct wimm_engine *engine, uint64_t count,
@@ -325,15 +330,18 @@ static wimm_status check_expect(const struct wimm_engine *engine, uint64_t count
 	}
 	if (opts == NULL)
 		return WIMM_OK;
-	if (opts->size != sizeof(*opts) || opts->flags != 0)
-		return WIMM_E_INVAL;
-	for (size_t i = 0; i < sizeof(opts->reserved) / sizeof(opts->reserved[0]); i++)
-		if (opts->reserved[i] != 0)
-			return WIMM_E_INVAL;
+	if (!ARGS_GOOD(opts, 0))
+		return ARGS_REFUSED(opts, "wimm_expect_opts", 0);
 	if (opts->owes_count == 0)
 		return WIMM_OK;
-	if (opts->owes == NULL || opts->owes_count > engine->worker.max_peers)
+	if (opts->owes == NULL)
+		return args_null("wimm_expect_opts.owes");
+	if (opts->owes_count > engine->worker.max_peers) {
+		error_text_set("%" PRIu64 " peers owe, the most are %" PRIu32
+		               " (setting max_peers)",
+		               opts->owes_count, engine->worker.max_peers);
 		return WIMM_E_INVAL;
+	}
 	return check_owes(engine, count, opts);
 }
 
@@ -414,7 +422,7 @@ wimm_status wimm_poll_imm(struct wimm_engine *engine, uint32_t imm, uint64_t *ou
 	struct count_call c = { imm, 0 };
 
 	if (st == WIMM_OK && out_count == NULL)
-		st = WIMM_E_INVAL;
+		st = args_null("out_count");
 	if (st != WIMM_OK)
 		return st;
 	worker_call(&engine->worker, poll_on_worker, &c);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opening an engine, and what can be asked of it. close.c ends it. */
+#include "core/args.h"
 #include "core/engine.h"
 #include "core/error_text.h"
 #include "core/same_host.h"
@@ -32,7 +33,7 @@ wimm_status engine_check(const struct wimm_engine *engine)
 	/* A call that is refused without a word of its own must not show an earlier call's. */
 	error_text_clear();
 	if (engine == NULL)
-		return WIMM_E_INVAL;
+		return args_null("engine");
 	/* Relaxed: changes only in a child, before any of its code runs. */
 	if (engine->fork_epoch != atomic_load_explicit(&fork_epoch, memory_order_relaxed))
 		return WIMM_E_FORKED;
@@ -170,12 +171,13 @@ static wimm_status open_nics(struct wimm_engine *engine, const char *list)
 
 static wimm_status check_opts(const struct wimm_engine_opts *opts)
 {
-	if (opts->size != sizeof(*opts) || opts->flags != 0 ||
-	    (uint32_t)opts->progress > WIMM_PROGRESS_CALLER)
+	if (!ARGS_GOOD(opts, 0))
+		return ARGS_REFUSED(opts, "wimm_engine_opts", 0);
+	if ((uint32_t)opts->progress > WIMM_PROGRESS_CALLER) {
+		error_text_set("wimm_engine_opts.progress is %d, a mode is 0 or 1",
+		               (int)opts->progress);
 		return WIMM_E_INVAL;
-	for (size_t i = 0; i < sizeof(opts->reserved) / sizeof(opts->reserved[0]); i++)
-		if (opts->reserved[i] != 0)
-			return WIMM_E_INVAL;
+	}
 	if (opts->max_ops > 1u << 24) {
 		error_text_set("max_ops %" PRIu32 ", the most are %u", opts->max_ops, 1u << 24);
 		return WIMM_E_INVAL;
@@ -314,7 +316,7 @@ wimm_status engine_open_in(const struct wimm_engine_opts *opts, const struct eng
 
 	error_text_clear();
 	if (out == NULL)
-		return WIMM_E_INVAL;
+		return args_null("out");
 	if (opts == NULL)
 		opts = &defaults;
 	st = check_opts(opts);
@@ -358,7 +360,7 @@ wimm_status wimm_main_address(struct wimm_engine *engine, struct wimm_net_addr *
 	wimm_status st = engine_check(engine);
 
 	if (st == WIMM_OK && out == NULL)
-		st = WIMM_E_INVAL;
+		st = args_null("out");
 	if (st == WIMM_OK)
 		*out = engine->main_address;
 	return st;
@@ -373,7 +375,7 @@ wimm_status wimm_engine_get_stats(struct wimm_engine *engine, struct wimm_engine
 	if (st != WIMM_OK)
 		return st;
 	if (out == NULL || out->size != sizeof(*out))
-		return WIMM_E_INVAL;
+		return args_refused("wimm_engine_stats", out, sizeof(*out), 0);
 	w = &engine->worker;
 #define LOAD(field) atomic_load_explicit(&w->stats.field, memory_order_relaxed)
 	out->nics = w->nic_count;

@@ -2,6 +2,7 @@
 /* Getting back what a peer was granted (contract C9): it is asked to stop and drain; where it does
  * not say so in half the time, its paths are closed; where they cannot be closed in the other half,
  * the answer is quarantine. The session ends in every case. */
+#include "core/args.h"
 #include "core/engine.h"
 #include "core/error_text.h"
 #include "core/fence.h"
@@ -205,14 +206,9 @@ void fence_message(struct worker *w, struct peer *p, const struct wire_msg *m)
 
 static wimm_status check_fence(const struct wimm_fence_opts *opts)
 {
-	if (opts == NULL)
+	if (opts == NULL || ARGS_GOOD(opts, WIMM_FENCE_NOW))
 		return WIMM_OK;
-	if (opts->size != sizeof(*opts) || (opts->flags & ~WIMM_FENCE_NOW) != 0)
-		return WIMM_E_INVAL;
-	for (size_t i = 0; i < sizeof(opts->reserved) / sizeof(opts->reserved[0]); i++)
-		if (opts->reserved[i] != 0)
-			return WIMM_E_INVAL;
-	return WIMM_OK;
+	return ARGS_REFUSED(opts, "wimm_fence_opts", WIMM_FENCE_NOW);
 }
 
 wimm_status wimm_fence_peer(struct wimm_engine *engine, wimm_peer peer,

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/ignore.h"
+#include "core/args.h"
 #include "core/engine.h"
 #include "core/error_text.h"
 #include "core/recv.h"
@@ -63,8 +64,10 @@ wimm_status wimm_remove_peer_group(struct wimm_engine *engine, struct wimm_peer_
 	if (st != WIMM_OK)
 		return st;
 	if (group == NULL || group->engine != engine ||
-	    atomic_exchange_explicit(&group->live, 0, memory_order_acq_rel) == 0)
+	    atomic_exchange_explicit(&group->live, 0, memory_order_acq_rel) == 0) {
+		error_text_set("the peer group is none of this engine's, or was removed");
 		return WIMM_E_INVAL;
+	}
 	return WIMM_OK;
 }
 
@@ -146,18 +149,15 @@ static void part_done(void *context, const struct wimm_done *done)
 static wimm_status check_barrier(const struct wimm_engine *engine,
                                  const struct wimm_barrier_args *args, const uint32_t imms[2])
 {
-	if (args->size != sizeof(*args) || args->reserved[0] != 0 || args->reserved[1] != 0 ||
-	    args->reserved32 != 0 || args->count == 0 || args->dst == NULL ||
-	    (args->flags & ~WIMM_CONFIRMED) != 0) {
-		error_text_set("barrier: flags %#" PRIx32 ", %" PRIu64 " peers", args->flags,
-		               args->count);
-		return WIMM_E_INVAL;
-	}
-	if (args->count > GROUP_PEERS_MAX) {
+	if (!ARGS_GOOD(args, WIMM_CONFIRMED) || args->reserved32 != 0)
+		return ARGS_REFUSED(args, "wimm_barrier_args", WIMM_CONFIRMED);
+	if (args->count == 0 || args->count > GROUP_PEERS_MAX) {
 		error_text_set("a barrier has 1..%d peers, not %" PRIu64, GROUP_PEERS_MAX,
 		               args->count);
-		return WIMM_E_LIMIT;
+		return args->count == 0 ? WIMM_E_INVAL : WIMM_E_LIMIT;
 	}
+	if (args->dst == NULL)
+		return args_null("wimm_barrier_args.dst");
 	if (imms[0] == imms[1]) {
 		error_text_set("a barrier needs two different values, both are %#" PRIx32, imms[0]);
 		return WIMM_E_INVAL;
@@ -172,7 +172,7 @@ wimm_status wimm_barrier_open(struct wimm_engine *engine, const struct wimm_barr
 	struct wimm_barrier *b;
 
 	if (st == WIMM_OK && (args == NULL || imms == NULL || out == NULL))
-		st = WIMM_E_INVAL;
+		st = args_null(args == NULL ? "args" : imms == NULL ? "imms" : "out");
 	if (st == WIMM_OK)
 		st = check_barrier(engine, args, imms);
 	if (st == WIMM_OK && engine_closing(engine))
@@ -252,7 +252,7 @@ wimm_status wimm_barrier_enter(struct wimm_barrier *b, uint64_t deadline_us,
 	int broken;
 
 	if (b == NULL)
-		return WIMM_E_INVAL;
+		return args_null("barrier");
 	st = engine_check(b->engine);
 	if (st != WIMM_OK)
 		return st;
@@ -285,7 +285,7 @@ wimm_status wimm_barrier_close(struct wimm_barrier *b)
 	wimm_status st;
 
 	if (b == NULL)
-		return WIMM_E_INVAL;
+		return args_null("barrier");
 	st = engine_check(b->engine);
 	if (st != WIMM_OK)
 		return st;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory of the library's own making. */
+#include "core/args.h"
 #include "core/error_text.h"
 #include "mem/shared.h"
 
@@ -16,14 +17,11 @@ wimm_status wimm_alloc(uint64_t len_bytes, const struct wimm_alloc_opts *opts, v
 	int code = 0;
 
 	error_text_clear();
-	if (opts != NULL) {
-		if (opts->size != sizeof(*opts) || opts->flags != 0)
-			return WIMM_E_INVAL;
-		for (size_t i = 0; i < sizeof(opts->reserved) / sizeof(opts->reserved[0]); i++)
-			if (opts->reserved[i] != 0)
-				return WIMM_E_INVAL;
-	}
-	if (out == NULL || len_bytes == 0 || len_bytes > ALLOC_MAX_BYTES) {
+	if (opts != NULL && !ARGS_GOOD(opts, 0))
+		return ARGS_REFUSED(opts, "wimm_alloc_opts", 0);
+	if (out == NULL)
+		return args_null("out");
+	if (len_bytes == 0 || len_bytes > ALLOC_MAX_BYTES) {
 		error_text_set("%" PRIu64 " bytes were asked for; 1 to %" PRIu64 " are possible",
 		               len_bytes, ALLOC_MAX_BYTES);
 		return WIMM_E_INVAL;
@@ -37,5 +35,12 @@ wimm_status wimm_alloc(uint64_t len_bytes, const struct wimm_alloc_opts *opts, v
 
 wimm_status wimm_free(void *addr)
 {
-	return addr == NULL ? WIMM_OK : mem_shared_free(addr);
+	wimm_status st = addr == NULL ? WIMM_OK : mem_shared_free(addr);
+
+	error_text_clear();
+	if (st == WIMM_E_INVAL)
+		error_text_set("%p is no allocation of wimm_alloc()", addr);
+	else if (st == WIMM_E_BUSY)
+		error_text_set("a region lies in the memory at %p: deregister it first", addr);
+	return st;
 }

@@ -2,6 +2,7 @@
 /* Messages between programs, over the sessions' channels. The receiver copies one into a buffer of
  * its pool and says so; without a free buffer it refuses, and says when there is one again, so that
  * nothing is lost and nobody keeps more than its own messages. */
+#include "core/args.h"
 #include "core/engine.h"
 #include "core/recv.h"
 
@@ -305,7 +306,7 @@ wimm_status wimm_submit_recvs(struct wimm_engine *engine, const struct wimm_recv
 		return WIMM_E_CLOSED;
 	for (uint64_t i = 0; i < count; i++)
 		if (buffers[i].addr == NULL && buffers[i].len_bytes != 0)
-			return WIMM_E_INVAL;
+			return args_null("wimm_recv_buffer.addr");
 	pool = mem_calloc(1, sizeof(*pool) + count * sizeof(pool->slot[0]));
 	if (pool == NULL)
 		return WIMM_E_NOMEM;
@@ -361,10 +362,10 @@ wimm_status wimm_submit_send(struct wimm_engine *engine, const struct wimm_send 
 
 	if (st != WIMM_OK)
 		return st;
-	if (send == NULL || send->size != sizeof(*send) || (send->flags & ~WIMM_BLOCK) != 0 ||
-	    send->reserved[0] != 0 || send->reserved[1] != 0 ||
-	    (send->data == NULL && send->len_bytes != 0))
-		return WIMM_E_INVAL;
+	if (send == NULL || !ARGS_GOOD(send, WIMM_BLOCK))
+		return ARGS_REFUSED(send, "wimm_send", WIMM_BLOCK);
+	if (send->data == NULL && send->len_bytes != 0)
+		return args_null("wimm_send.data");
 	if (send->len_bytes > engine->worker.max_msg_bytes) {
 		error_text_set("message of %" PRIu64 " bytes, the longest is %" PRIu32
 		               " (setting max_msg_bytes)",

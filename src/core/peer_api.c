@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The calls that name peers. */
+#include "core/args.h"
 #include "core/engine.h"
 #include "core/error_text.h"
 #include "core/same_host.h"
@@ -72,9 +73,9 @@ wimm_status wimm_add_peer(struct wimm_engine *engine, const struct wimm_net_addr
 	if (st != WIMM_OK)
 		return st;
 	if (addr == NULL || out == NULL)
-		return WIMM_E_INVAL;
-	if (opts != NULL && (opts->size != sizeof(*opts) || opts->flags != 0))
-		return WIMM_E_INVAL;
+		return args_null(addr == NULL ? "addr" : "out");
+	if (opts != NULL && !ARGS_GOOD(opts, 0))
+		return ARGS_REFUSED(opts, "wimm_peer_opts", 0);
 	st = wire_addr_decode(addr, &a);
 	if (st != WIMM_OK)
 		return st;
@@ -134,7 +135,7 @@ wimm_status wimm_peer_last_error(struct wimm_engine *engine, wimm_peer peer,
 	struct peer_args args = { .id = peer, .error = out };
 
 	if (st == WIMM_OK && out == NULL)
-		st = WIMM_E_INVAL;
+		st = args_null("out");
 	if (st != WIMM_OK)
 		return st;
 	worker_call(&engine->worker, error_on_worker, &args);
@@ -166,7 +167,7 @@ wimm_status wimm_peer_get_info(struct wimm_engine *engine, wimm_peer peer,
 	struct peer_args args = { .id = peer, .info = out };
 
 	if (st == WIMM_OK && (out == NULL || out->size != sizeof(*out)))
-		st = WIMM_E_INVAL;
+		st = args_refused("wimm_peer_info", out, sizeof(*out), 0);
 	if (st != WIMM_OK)
 		return st;
 	worker_call(&engine->worker, info_on_worker, &args);

@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/log.h"
+#include "core/args.h"
 #include "core/engine.h"
 #include "core/error_text.h"
 #include "mem/cuda_queue.h"
@@ -124,17 +125,13 @@ static wimm_status register_all(struct wimm_engine *engine, struct wimm_mr *mr, 
 	return WIMM_OK;
 }
 
+#define MR_FLAGS (WIMM_MR_LOCAL_ONLY | WIMM_MR_STRICT_ORDER)
+
 static wimm_status check_range(const void *addr, uint64_t len_bytes,
                                const struct wimm_mr_opts *opts)
 {
-	if (opts != NULL) {
-		if (opts->size != sizeof(*opts) ||
-		    (opts->flags & ~(WIMM_MR_LOCAL_ONLY | WIMM_MR_STRICT_ORDER)) != 0)
-			return WIMM_E_INVAL;
-		for (size_t i = 0; i < sizeof(opts->reserved) / sizeof(opts->reserved[0]); i++)
-			if (opts->reserved[i] != 0)
-				return WIMM_E_INVAL;
-	}
+	if (opts != NULL && !ARGS_GOOD(opts, MR_FLAGS))
+		return ARGS_REFUSED(opts, "wimm_mr_opts", MR_FLAGS);
 	if (addr == NULL || len_bytes == 0) {
 		error_text_set("a region needs an address and at least 1 byte; got %p, %" PRIu64
 		               " bytes",
@@ -176,7 +173,7 @@ wimm_status wimm_reg_mr(struct wimm_engine *engine, void *addr, uint64_t len_byt
 	int device = -1;
 
 	if (st == WIMM_OK)
-		st = out != NULL ? check_range(addr, len_bytes, opts) : WIMM_E_INVAL;
+		st = out != NULL ? check_range(addr, len_bytes, opts) : args_null("out");
 	if (st == WIMM_OK)
 		st = check_kind(addr, len_bytes, &device);
 	if (st == WIMM_OK && engine_closing(engine))
@@ -224,13 +221,20 @@ wimm_status wimm_mr_get_desc(const struct wimm_mr *mr, struct wimm_mr_desc *out)
 	struct wire_desc d;
 	wimm_status st;
 
-	if (mr == NULL || out == NULL || !mr_usable(mr->engine, mr))
-		return WIMM_E_INVAL;
+	if (mr == NULL || out == NULL)
+		return args_null(mr == NULL ? "mr" : "out");
 	st = engine_check(mr->engine);
 	if (st != WIMM_OK)
 		return st;
-	if ((mr->flags & WIMM_MR_LOCAL_ONLY) != 0)
+	if (!mr_usable(mr->engine, mr)) {
+		error_text_set("the region is deregistered");
+		return WIMM_E_INVAL;
+	}
+	if ((mr->flags & WIMM_MR_LOCAL_ONLY) != 0) {
+		error_text_set("the region was registered with WIMM_MR_LOCAL_ONLY: no peer may "
+		               "write into it");
 		return WIMM_E_UNSUPPORTED;
+	}
 	memset(&d, 0, sizeof(d));
 	d.owner = mr->engine->self;
 	d.base = (uint64_t)(uintptr_t)mr->addr;
@@ -253,8 +257,10 @@ wimm_status wimm_dereg_mr(struct wimm_engine *engine, struct wimm_mr *mr,
 
 	if (st != WIMM_OK)
 		return st;
-	if (mr == NULL || mr->engine != engine)
+	if (mr == NULL || mr->engine != engine) {
+		error_text_set("the region is none of this engine's");
 		return WIMM_E_INVAL;
+	}
 	/* One caller wins; submissions see the state from here on. */
 	if (!atomic_compare_exchange_strong_explicit(&mr->public_state, &live, MR_CLOSING,
 	                                             memory_order_acq_rel, memory_order_relaxed)) {

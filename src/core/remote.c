@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Peers' regions: handles, the first-use check, revocation. */
+#include "core/args.h"
 #include "core/engine.h"
 #include "core/error_text.h"
 #include "core/fence.h"
@@ -355,7 +356,7 @@ wimm_status wimm_open_remote_mr(struct wimm_engine *engine, const struct wimm_mr
 	struct open_args a = { .desc = &d };
 
 	if (st == WIMM_OK && (desc == NULL || out == NULL))
-		st = WIMM_E_INVAL;
+		st = args_null(desc == NULL ? "desc" : "out");
 	if (st == WIMM_OK)
 		st = wire_desc_decode(desc, &d);
 	if (st != WIMM_OK)
@@ -379,8 +380,10 @@ wimm_status wimm_close_remote_mr(struct wimm_engine *engine, struct wimm_remote_
 		return st;
 	if (r == NULL || r->worker != &engine->worker ||
 	    atomic_load_explicit(&r->public_state, memory_order_acquire) == REMOTE_FREE ||
-	    atomic_exchange_explicit(&r->closed, 1, memory_order_relaxed) != 0)
-		return WIMM_E_INVAL; /* one caller wins */
+	    atomic_exchange_explicit(&r->closed, 1, memory_order_relaxed) != 0) { /* one wins */
+		error_text_set("the remote region is none of this engine's, or is closed");
+		return WIMM_E_INVAL;
+	}
 	worker_push(&engine->worker, &r->request);
 	return WIMM_OK;
 }

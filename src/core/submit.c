@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Submission of writes on the caller's thread: check everything, copy what is the caller's, hand it
  * to the worker. Nothing is sent before all of a request has been found right (contract C4). */
+#include "core/args.h"
 #include "core/engine.h"
 #include "core/error_text.h"
 #include "core/group.h"
@@ -161,6 +162,14 @@ static wimm_status check_flags(const struct wimm_engine *engine, uint32_t flags,
 	return WIMM_OK;
 }
 
+static wimm_status check_count(uint64_t count, const char *what)
+{
+	if (count <= UINT32_MAX)
+		return WIMM_OK;
+	error_text_set("%" PRIu64 " %s, the most are %" PRIu32, count, what, UINT32_MAX);
+	return WIMM_E_LIMIT;
+}
+
 /* What handles stood for when they were checked. Kept from before the call waits for room:
  * meanwhile another thread may end a region and its place hold the next one, of which nothing was
  * checked. The worker finds that out by the generation. */
@@ -264,8 +273,8 @@ wimm_status wimm_submit_single_write(struct wimm_engine *engine, const struct wi
 
 	if (st != WIMM_OK)
 		return st;
-	if (wr == NULL || wr->size != sizeof(*wr) || wr->reserved[0] != 0 || wr->reserved[1] != 0)
-		return WIMM_E_INVAL;
+	if (wr == NULL || !ARGS_GOOD(wr, UINT32_MAX)) /* its flags are looked at below */
+		return ARGS_REFUSED(wr, "wimm_write", UINT32_MAX);
 	entered = submit_enter(engine, wr->flags);
 	st = single_write(engine, wr, on_done, out_op);
 	submit_leave(engine, entered);
@@ -323,9 +332,10 @@ static wimm_status check_paged(const struct wimm_engine *engine, const struct wi
 		return WIMM_E_INVAL;
 	}
 	if (count != 0 && (wr->src_pages.indices == NULL || wr->dst_pages.indices == NULL))
-		return WIMM_E_INVAL;
-	if (count > UINT32_MAX)
-		return WIMM_E_LIMIT;
+		return args_null("wimm_pages.indices");
+	st = check_count(count, "pages");
+	if (st != WIMM_OK)
+		return st;
 	if (count > 1 && wr->page_len_bytes != 0 &&
 	    (wr->src_pages.stride_bytes == 0 || wr->dst_pages.stride_bytes < wr->page_len_bytes)) {
 		error_text_set("strides of %" PRIu64 " (source) and %" PRIu64
@@ -473,8 +483,8 @@ wimm_status wimm_submit_paged_writes(struct wimm_engine *engine, const struct wi
 
 	if (st != WIMM_OK)
 		return st;
-	if (wr == NULL || wr->size != sizeof(*wr) || wr->reserved[0] != 0 || wr->reserved[1] != 0)
-		return WIMM_E_INVAL;
+	if (wr == NULL || !ARGS_GOOD(wr, UINT32_MAX))
+		return ARGS_REFUSED(wr, "wimm_paged_writes", UINT32_MAX);
 	entered = submit_enter(engine, wr->flags);
 	st = paged_writes(engine, wr, on_done, out_op);
 	submit_leave(engine, entered);
@@ -517,9 +527,9 @@ static wimm_status check_scatter(const struct wimm_engine *engine, const struct 
 	wimm_status st = check_flags(engine, s->flags, WRITE_FLAGS, s->nic_index);
 
 	if (st == WIMM_OK && s->count != 0 && s->entries == NULL)
-		st = WIMM_E_INVAL;
-	if (st == WIMM_OK && s->count > UINT32_MAX)
-		st = WIMM_E_LIMIT;
+		st = args_null("wimm_scatter.entries");
+	if (st == WIMM_OK)
+		st = check_count(s->count, "entries");
 	if (st == WIMM_OK)
 		st = check_group(engine, s->group, s->count, "entries");
 	if (st == WIMM_OK)
@@ -623,8 +633,8 @@ wimm_status wimm_submit_scatter(struct wimm_engine *engine, const struct wimm_sc
 
 	if (st != WIMM_OK)
 		return st;
-	if (s == NULL || s->size != sizeof(*s) || s->reserved[0] != 0 || s->reserved[1] != 0)
-		return WIMM_E_INVAL;
+	if (s == NULL || !ARGS_GOOD(s, UINT32_MAX))
+		return ARGS_REFUSED(s, "wimm_scatter", UINT32_MAX);
 	entered = submit_enter(engine, s->flags);
 	st = scatter(engine, s, on_done, out_op);
 	submit_leave(engine, entered);
@@ -679,9 +689,13 @@ wimm_status wimm_submit_barrier(struct wimm_engine *engine, const struct wimm_ba
 
 	if (st != WIMM_OK)
 		return st;
-	if (b == NULL || b->size != sizeof(*b) || b->reserved[0] != 0 || b->reserved[1] != 0 ||
-	    b->reserved32 != 0 || (b->count != 0 && b->dst == NULL) || b->count > UINT32_MAX)
-		return WIMM_E_INVAL;
+	if (b == NULL || !ARGS_GOOD(b, UINT32_MAX) || b->reserved32 != 0)
+		return ARGS_REFUSED(b, "wimm_barrier_args", UINT32_MAX);
+	if (b->count != 0 && b->dst == NULL)
+		return args_null("wimm_barrier_args.dst");
+	st = check_count(b->count, "regions");
+	if (st != WIMM_OK)
+		return st;
 	entered = submit_enter(engine, b->flags);
 	st = barrier(engine, b, on_done, out_op);
 	submit_leave(engine, entered);

@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/config.h"
 #include "base/ignore.h"
+#include "core/args.h"
 #include "core/engine.h"
 #include "core/error_text.h"
 #include "mem/word.h"
@@ -245,7 +246,7 @@ wimm_status wimm_alloc_uvm_watcher(struct wimm_engine *engine, wimm_watch_fn fn,
 	if (st != WIMM_OK)
 		return st;
 	if (fn == NULL || out == NULL)
-		return WIMM_E_INVAL;
+		return args_null(fn == NULL ? "fn" : "out");
 	wa = mem_alloc_aligned(64, sizeof(*wa));
 	if (wa == NULL)
 		return WIMM_E_NOMEM;
@@ -292,7 +293,7 @@ wimm_status wimm_uvm_watcher_arm(struct wimm_uvm_watcher *wa, int armed)
 	wimm_status st;
 
 	if (wa == NULL)
-		return WIMM_E_INVAL;
+		return args_null("watcher");
 	st = engine_check(wa->engine);
 	if (st != WIMM_OK)
 		return st;
@@ -343,7 +344,7 @@ wimm_status wimm_free_uvm_watcher(struct wimm_uvm_watcher *wa)
 	bool inside;
 
 	if (wa == NULL)
-		return WIMM_E_INVAL;
+		return args_null("watcher");
 	engine = wa->engine;
 	st = engine_check(engine);
 	if (st != WIMM_OK)

@@ -162,7 +162,7 @@ static void close_case_23_twice_and_without_peers_is_harmless(void **state)
 		assert_null(none);
 		assert_ok(wimm_engine_close(&none));
 	}
-	assert_int_equal(wimm_engine_close(NULL), WIMM_E_INVAL);
+	assert_invalid(wimm_engine_close(NULL));
 }
 
 /* Goal: close of the receiver in the middle of a stream: the sender's operations all settle, the

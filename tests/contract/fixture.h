@@ -198,8 +198,10 @@ bool all_are(const uint8_t *at, uint64_t len_bytes, uint8_t value);
 #define assert_refused(call, want, words)                                                          \
 	do {                                                                                       \
 		assert_int_equal(call, want);                                                      \
+		assert_string_not_equal(wimm_last_error_text(), "");                               \
 		assert_non_null(strstr(wimm_last_error_text(), words));                            \
 	} while (0)
+#define assert_invalid(call) assert_refused(call, WIMM_E_INVAL, "")
 #define assert_status(call, want)                                                                  \
 	assert_string_equal(wimm_status_name(call), wimm_status_name(want))
 
