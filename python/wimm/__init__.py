@@ -11,11 +11,12 @@ import json
 from typing import Any
 
 from . import _abi, _native
-from ._abi import PeerEventKind, Scope, Status
+from ._abi import FenceAnswer, PeerEventKind, ProgressMode, Scope, Status
 from ._native import use_library
 from .address import Address
 from .engine import Engine, PeerError, PeerEvent, PeerInfo, Stats
 from .errors import Again, Cancelled, Error
+from .memory import alloc
 from .objects import Barrier, Mirror, PeerGroup, Receiver, Watcher
 from .operation import Done, Operation
 from .region import Region, RemoteRegion
@@ -24,10 +25,10 @@ from .transfers import Pages, Slice
 __version__ = _abi.WIMM_VERSION_STRING
 
 __all__ = [
-    "Address", "Again", "Barrier", "Cancelled", "Done", "Engine", "Error", "Mirror", "Operation",
-    "Pages", "PeerError", "PeerEvent", "PeerEventKind", "PeerGroup", "PeerInfo", "Receiver",
-    "Region", "RemoteRegion", "Scope", "Slice", "Stats", "Status", "Watcher", "info", "kv",
-    "rendezvous", "use_library",
+    "Address", "Again", "Barrier", "Cancelled", "Done", "Engine", "Error", "FenceAnswer", "Mirror",
+    "Operation", "Pages", "PeerError", "PeerEvent", "PeerEventKind", "PeerGroup", "PeerInfo",
+    "ProgressMode", "Receiver", "Region", "RemoteRegion", "Scope", "Slice", "Stats", "Status",
+    "Watcher", "alloc", "info", "kv", "rendezvous", "use_library",
 ]
 
 

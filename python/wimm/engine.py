@@ -16,7 +16,7 @@ from ._abi import PeerEventKind, ProgressMode, Status, wimm_net_addr
 from ._buffers import memory_of
 from ._child import Child
 from .address import Address, from_c, to_c
-from .errors import Error, as_status, error
+from .errors import Error, as_member, as_status, error
 from .objects import Barrier, Mirror, PeerGroup, Receiver, Watcher
 from .operation import Operation
 from .region import Region, RemoteRegion
@@ -50,6 +50,7 @@ class PeerInfo(NamedTuple):
     same_host: bool     #: writes go through this machine's memory, not a NIC
     instance: bytes     #: zero: not known yet
     way: str            #: which way its writes go and why, for people
+    progress: ProgressMode | int  #: who drives its engine: its threads, or its caller
 
 
 class Stats(NamedTuple):
@@ -81,7 +82,8 @@ class Stats(NamedTuple):
 class Engine(Transfers):
     """Moves memory to and from peers.
 
-    provider       "tcp", "sim"; None: as the settings say
+    provider       "tcp" (any host), "host" (processes of this machine), "verbs" (RDMA NICs), "sim"
+                   (this process, for tests); None: as the settings say
     nics           one text or several, such as "127.0.0.1:0"; None: as the settings say, else all
     max_ops        operations in flight; 0: as the settings say, as for the next two
     heartbeat      seconds between signs of life
@@ -89,12 +91,15 @@ class Engine(Transfers):
     on_peer_event  called with a PeerEvent, on the callback thread
     caller_driven  no threads: progress() does the work, and whatever waits calls it. One thread
                    makes all calls then
+    job_key        16 to 4096 secret bytes: who does not have the same gets no session; None: as the
+                   settings say
     """
 
     def __init__(self, provider: str | None = None, nics: str | Sequence[str] | None = None, *,
                  max_ops: int = 0, heartbeat: float = 0, peer_timeout: float = 0,
                  on_peer_event: Callable[[PeerEvent], object] | None = None,
-                 caller_driven: bool = False) -> None:
+                 caller_driven: bool = False, job_key: bytes | None = None) -> None:
+        key = None if job_key is None else bytes(memoryview(job_key))
         opts = _abi.wimm_engine_opts(
             size=ctypes.sizeof(_abi.wimm_engine_opts),
             provider=provider.encode() if provider is not None else None,
@@ -103,7 +108,9 @@ class Engine(Transfers):
             progress=ProgressMode.CALLER if caller_driven else ProgressMode.THREADS,
             max_ops=_calls.unsigned("max_ops", max_ops, _calls.U32_MAX),
             heartbeat_ms=_milliseconds("heartbeat", heartbeat),
-            peer_timeout_ms=_milliseconds("peer_timeout", peer_timeout))
+            peer_timeout_ms=_milliseconds("peer_timeout", peer_timeout),
+            job_key=ctypes.cast(ctypes.c_char_p(key), ctypes.c_void_p),
+            job_key_bytes=len(key) if key is not None else 0)
         self._lib = _native.library()
         self.caller_driven = caller_driven
         self._children: dict[Child, None] = {}
@@ -226,6 +233,25 @@ class Engine(Transfers):
         with self._gate as handle:
             _native.check(self._lib.wimm_remove_peer(handle, _calls.unsigned("peer", peer)))
 
+    def fence_peer(self, peer: int, *, now: bool = False, deadline: float | None = None,
+                   block: bool | None = None) -> Operation:
+        """Get back all memory that a peer may write to, and end its session. The peer is asked to
+        stop; where it has not said so after half the time, or with now=True at once, its paths are
+        revoked. `deadline` is for the answer, None the peer time-out.
+
+        The answer is in the operation's `fence`. CONFIRMED and FENCED: not one byte of the peer's
+        lands any more. QUARANTINED, with the error E_QUARANTINED: leave alone what the peer was
+        granted, and fence it again."""
+        opts = _abi.wimm_fence_opts(size=ctypes.sizeof(_abi.wimm_fence_opts),
+                                    flags=_abi.WIMM_FENCE_NOW if now else 0)
+        peer = _calls.unsigned("peer", peer)
+
+        def call(handle: int, microseconds: int, on_done: Any, out: Any) -> int:
+            opts.deadline_us = microseconds
+            return int(self._lib.wimm_fence_peer(handle, peer, ctypes.byref(opts), on_done, out))
+
+        return self._submit("fence", call, (), deadline, block)
+
     def peer_error(self, peer: int) -> PeerError | None:
         """The last failure of a peer's session, or None where there was none."""
         info = _abi.wimm_error_info()
@@ -245,7 +271,8 @@ class Engine(Transfers):
             _native.check(self._lib.wimm_peer_get_info(handle, _calls.unsigned("peer", peer),
                                                        ctypes.byref(info)))
         return PeerInfo(bool(info.up), info.paths_up, bool(info.same_host), bytes(info.instance),
-                        info.way.decode(errors="replace"))
+                        info.way.decode(errors="replace"),
+                        as_member(ProgressMode, info.progress))
 
     def peer_group(self, peers: Iterable[int]) -> PeerGroup:
         """A fixed list of peers for scatter() and barrier(), looked up once."""
@@ -349,9 +376,7 @@ _open_engines = _OpenEngines()
 def _event_target(callback: Callable[[PeerEvent], object]) -> Callable[..., None]:
     def target(pointer: Any) -> None:
         event = pointer.contents
-        kind: Any = event.kind
-        if kind in PeerEventKind._value2member_map_:
-            kind = PeerEventKind(kind)
+        kind: Any = as_member(PeerEventKind, event.kind)
         callback(PeerEvent(kind, as_status(event.cause), event.peer, event.nic_index,
                            bytes(event.instance), (event.text or b"").decode(errors="replace")))
 

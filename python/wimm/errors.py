@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import concurrent.futures
-from typing import Any
+import enum
+from typing import Any, TypeVar
 
 from ._abi import STATUS_SCOPES, STATUS_TEXTS, Scope, Status
+
+Member = TypeVar("Member", bound=enum.IntEnum)
 
 
 class Error(Exception):
@@ -41,12 +44,17 @@ class Cancelled(Error, concurrent.futures.CancelledError):
     """The operation was cancelled before it was done."""
 
 
-def as_status(code: int) -> Status | int:
-    """The Status of a number, or the number where a newer library returned an unknown one."""
+def as_member(kind: type[Member], value: int) -> Member | int:
+    """The member of an enum, or the number where a newer library returned an unknown one."""
     try:
-        return Status(code)
+        return kind(value)
     except ValueError:
-        return code
+        return value
+
+
+def as_status(code: int) -> Status | int:
+    """The Status of a number."""
+    return as_member(Status, code)
 
 
 def error(code: int, text: str = "", peer: int | None = None) -> Error:

@@ -8,8 +8,8 @@ import time
 from typing import TYPE_CHECKING, Any, Callable, Generator, NamedTuple
 
 from . import _calls
-from ._abi import Status
-from .errors import Cancelled, Error, error
+from ._abi import FenceAnswer, Status
+from .errors import Cancelled, Error, as_member, error
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -41,6 +41,8 @@ class Operation(concurrent.futures.Future):  # type: ignore[type-arg]
         self.engine = engine
         self.kind = kind
         self.id = 0
+        #: what fence_peer() has found out; NONE until it has settled, and of other operations
+        self.fence: FenceAnswer | int = FenceAnswer.NONE
         self._keep = keep
         self._number = _calls.remember(self._on_done)
 
@@ -108,6 +110,7 @@ class Operation(concurrent.futures.Future):  # type: ignore[type-arg]
 
     def _on_done(self, pointer: Any) -> None:
         done = pointer.contents
+        self.fence = as_member(FenceAnswer, done.fence)
         self._settle(done.status, Done(done.imm, done.peer, done.bytes, done.descriptors,
                                        done.post_ns, done.transfer_ns),
                      (done.text or b"").decode(errors="replace"))
