@@ -192,22 +192,25 @@ class Launcher(NamedTuple):
 class _Variables(NamedTuple):
     name: str
     rank: str
-    world_size: str
+    world_size: tuple[str, ...]
     local_rank: tuple[str, ...]
     local_size: tuple[str, ...]
     hosts: tuple[str, ...]
     job: tuple[str, ...]
 
 
-# torchrun first: under srun or mpirun it is the inner one, whose ranks are the processes.
+# torchrun first: under srun or mpirun it is the inner one, whose ranks are the processes. Of two
+# names the first that is set counts: a step of srun may be smaller than its job. The command's
+# tools/lib/ranks.c reads the same.
 _LAUNCHERS = (
-    _Variables("torchrun", "RANK", "WORLD_SIZE", ("LOCAL_RANK",), ("LOCAL_WORLD_SIZE",), (),
+    _Variables("torchrun", "RANK", ("WORLD_SIZE",), ("LOCAL_RANK",), ("LOCAL_WORLD_SIZE",), (),
                ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")),
-    _Variables("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+    _Variables("mpirun", "OMPI_COMM_WORLD_RANK", ("OMPI_COMM_WORLD_SIZE",),
                ("OMPI_COMM_WORLD_LOCAL_RANK",), ("OMPI_COMM_WORLD_LOCAL_SIZE",), (),
                ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid")),
-    _Variables("srun", "SLURM_PROCID", "SLURM_NTASKS", ("SLURM_LOCALID",),
-               (), ("SLURM_STEP_NUM_NODES", "SLURM_NNODES"), ("SLURM_JOB_ID", "SLURM_STEP_ID")),
+    _Variables("srun", "SLURM_PROCID", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
+               ("SLURM_LOCALID",), (), ("SLURM_STEP_NUM_NODES", "SLURM_NNODES"),
+               ("SLURM_JOB_ID", "SLURM_STEP_ID")),
 )
 
 
@@ -215,10 +218,11 @@ def launcher(environ: Mapping[str, str] | None = None) -> Launcher | None:
     """Who started this process, or None where no launcher's variables are set."""
     env = os.environ if environ is None else environ
     for names in _LAUNCHERS:
-        if names.rank in env and names.world_size in env:
-            rank, size = _number(env, names.rank), _number(env, names.world_size)
+        size_name = next((name for name in names.world_size if name in env), None)
+        if names.rank in env and size_name is not None:
+            rank, size = _number(env, names.rank), _number(env, size_name)
             if not 0 <= rank < size:
-                raise ValueError(f"{names.rank}={rank} does not go with {names.world_size}={size}")
+                raise ValueError(f"{names.rank}={rank} does not go with {size_name}={size}")
             job = "-".join(env[name] for name in names.job if env.get(name))
             local_size = size if _first(env, names.hosts) == 1 else _first(env, names.local_size)
             return Launcher(names.name, rank, size, _first(env, names.local_rank), local_size,

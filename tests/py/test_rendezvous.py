@@ -200,7 +200,20 @@ def test_launcher_torchrun_inside_srun_is_torchrun():
     assert rendezvous.launcher(environ).rank == 3
 
 
+@pytest.mark.parametrize("variables, size, local_size", [
+    ({"SLURM_NTASKS": "8", "SLURM_NNODES": "2"}, 8, None),
+    ({"SLURM_NTASKS": "8", "SLURM_NNODES": "2", "SLURM_STEP_NUM_TASKS": "2",
+      "SLURM_STEP_NUM_NODES": "1"}, 2, 2),
+], ids=["job alone", "step of a job"])
+def test_launcher_srun_counts_the_ranks_of_the_step(variables, size, local_size):
+    """Goal: a step smaller than its job is not left to wait for ranks that nobody starts."""
+    found = rendezvous.launcher({"SLURM_PROCID": "1", **variables})
+    assert (found.rank, found.world_size, found.local_size) == (1, size, local_size)
+
+
 @pytest.mark.parametrize("environ, problem", [
+    ({"SLURM_PROCID": "2", "SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "2"},
+     "SLURM_STEP_NUM_TASKS"),
     ({"RANK": "x", "WORLD_SIZE": "2"}, "not a number"),
     ({"RANK": "2", "WORLD_SIZE": "2"}, "does not go with"),
 ])

@@ -25,7 +25,13 @@ def srun(rank, port):
             "SLURM_STEP_NODELIST": "n[01-02]"}
 
 
-@pytest.mark.parametrize("launcher", [torchrun, mpirun, srun])
+def srun_job(rank, port):
+    del port
+    return {"SLURM_PROCID": str(rank), "SLURM_NTASKS": "2", "SLURM_NNODES": "1",
+            "SLURM_JOB_NODELIST": "n[01-02]"}
+
+
+@pytest.mark.parametrize("launcher", [torchrun, mpirun, srun, srun_job])
 @pytest.mark.parametrize("first", [0, 1], ids=["target-first", "client-first"])
 def test_ranks_of_a_launcher_meet_without_further_arguments(launcher, first):
     port = free_port()
@@ -48,6 +54,10 @@ def test_ranks_of_a_launcher_meet_without_further_arguments(launcher, first):
     ({"RANK": "5", "WORLD_SIZE": "2"}, "RANK is 5, but WORLD_SIZE is 2"),
     ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2",
       "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, "mpirun does not say where rank 0 runs"),
+    ({"SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "3", "SLURM_NTASKS": "2"},
+     "srun has started 3 processes: two are wanted"),
+    ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_NNODES": "2",
+      "SLURM_JOB_NODELIST": "no-such-[07-08].invalid"}, 'host "no-such-07"'),
     ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "2",
       "SLURM_STEP_NODELIST": "no-such-[07-08].invalid"}, 'host "no-such-07"'),
 ])

@@ -45,6 +45,13 @@ void ranks_first_node(const char *list, char *out, uint32_t out_bytes)
 		               (int)strcspn(inside, "-,]"), inside);
 }
 
+/* srun: a step may be smaller than its job. The first of the two names that is set; the package's
+ * rendezvous.py reads the same. */
+static const char *step_or_job(const char *step, const char *job)
+{
+	return getenv(step) != NULL ? step : job;
+}
+
 /* Whether all processes are on this machine. */
 static bool one_machine(const struct ranks *r, const char *local_count, const char *nodes)
 {
@@ -58,12 +65,12 @@ static bool one_machine(const struct ranks *r, const char *local_count, const ch
 static void find_host(struct ranks *r)
 {
 	const char *host = getenv("MASTER_ADDR");
-	const char *nodes = getenv("SLURM_STEP_NODELIST");
+	const char *nodes = getenv(step_or_job("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"));
 
 	if (host != NULL)
 		(void)snprintf(r->host, sizeof(r->host), "%s", host);
 	else if (one_machine(r, "OMPI_COMM_WORLD_LOCAL_SIZE", NULL) ||
-	         one_machine(r, NULL, "SLURM_STEP_NUM_NODES"))
+	         one_machine(r, NULL, step_or_job("SLURM_STEP_NUM_NODES", "SLURM_NNODES")))
 		(void)snprintf(r->host, sizeof(r->host), "127.0.0.1");
 	else if (strcmp(r->launcher, "srun") == 0 && nodes != NULL)
 		ranks_first_node(nodes, r->host, sizeof(r->host));
@@ -75,7 +82,7 @@ bool ranks_find(struct ranks *out)
 
 	if (!pair("torchrun", "RANK", "WORLD_SIZE", out) &&
 	    !pair("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", out) &&
-	    !pair("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", out))
+	    !pair("srun", "SLURM_PROCID", step_or_job("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), out))
 		return false;
 	find_host(out);
 	/* The launcher's own store listens on MASTER_PORT itself. */
