@@ -14,7 +14,6 @@
 #include <string.h>
 
 #define BUFFER_BYTES (UINT64_C(512) << 20)
-#define CHECK_BYTES  (UINT64_C(512) << 20)
 
 enum {
 	KEY_MODEL = 0x100,
@@ -186,12 +185,7 @@ static void plan(struct kv *kv)
 	if (fit > m->layers)
 		fit = m->layers;
 	s->buffer_bytes = (fit != 0 ? fit : 1) * layer_bytes;
-	fit = CHECK_BYTES / layer_bytes;
-	s->check_iters = s->iters < fit ? s->iters : fit;
-	if (s->check_iters == 0)
-		s->check_iters = 1;
-	if (kv->no_validate)
-		s->check_iters = 0;
+	s->check_all = !kv->no_validate;
 	launch_provider(&kv->launch, s->provider, sizeof(s->provider));
 	fault = spec_fault(s);
 	if (fault != NULL) {

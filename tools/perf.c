@@ -14,7 +14,6 @@
 
 #define WALK_BYTES        (UINT64_C(64) << 20)
 #define MAX_BLOCKS        (UINT64_C(1) << 20) /* of a buffer that the user did not choose */
-#define CHECK_BYTES       (UINT64_C(256) << 20)
 #define SWEEP_BYTES       (UINT64_C(1) << 30) /* moved for one size of a sweep */
 #define SWEEP_FIRST_BYTES 2u
 #define SWEEP_LAST_BYTES  (8u << 20)
@@ -91,7 +90,7 @@ static const struct argp_option options[] = {
 	{ "data-validation", KEY_VALIDATE, NULL, OPTION_HIDDEN, NULL, 3 },
 	{ "check-consistency", KEY_VALIDATE, NULL, OPTION_HIDDEN, NULL, 3 },
 	{ "check-iters", KEY_CHECK_ITERS, "N", 0,
-	  "iterations compared; all of --iters, up to 256M of bytes", 3 },
+	  "iterations compared, of each writer; as many as were timed", 3 },
 	{ "seed", KEY_SEED, "N", 0, "of patterns and orders; 1", 3 },
 	{ "json", KEY_JSON, NULL, 0, "one JSON object on the standard output", 3 },
 	{ "report-gbits", KEY_GBITS, NULL, 0, "Gbit/s instead of 10^9 bytes a second", 3 },
@@ -306,12 +305,7 @@ static struct spec row_spec(const struct perf *p, uint64_t block_bytes, uint64_t
 	fit = SWEEP_BYTES / iter_bytes;
 	if (p->sweep_sizes && !p->iters_given && s.iters > fit)
 		s.iters = fit != 0 ? fit : 1;
-	if (!p->check_given) {
-		fit = CHECK_BYTES / iter_bytes;
-		s.check_iters = s.iters < fit ? s.iters : fit;
-		if (s.check_iters == 0)
-			s.check_iters = 1;
-	}
+	s.check_all = !p->check_given && !p->no_validate;
 	if (p->no_validate)
 		s.check_iters = 0;
 	return s;

@@ -70,7 +70,8 @@ def test_perf_with_unusual_options_still_brings_the_right_bytes(options, provide
                       *([] if "--duration" in options or "--num_iter" in options
                         else ["-n", 60]))
     ways = 2 if "--bidirectional" in options else 1
-    assert result["validated"] is True
+    assert result["validated"] is ("--duration" not in options)  # which makes more than 60
+    assert (result["validation"]["left_out"] == "") is result["validated"]
     assert result["validation"]["iterations"] == 60
     assert result["bytes_checked"] == 60 * result["batch"] * result["block_bytes"] * ways
     if "--duration" in options:
@@ -83,6 +84,36 @@ def test_perf_without_validation_says_so():
     result = run_json("perf", "write", "--local", "--no-validate", "-n", 20)
     assert result["validated"] is False
     assert result["bytes_checked"] == 0
+    assert result["validation"]["left_out"] == "20 iterations of the client"
+
+
+def test_perf_compares_every_iteration_in_rounds_when_they_do_not_fit():
+    # Goal: more bytes than the buffer holds, many times over, are compared all the same.
+    result = run_json("perf", "write", "--local", "--size", "1M", "-n", 300, "--buffer", "4M")
+    assert result["validated"] is True and result["validation"]["left_out"] == ""
+    assert result["validation"]["iterations"] == 300
+    assert result["bytes_checked"] == result["bytes"] == 300 << 20
+
+
+def test_perf_compares_as_many_iterations_as_a_duration_had():
+    # Goal: how many that were is known only afterwards, and both writers may have made different
+    # numbers of them.
+    result = run_json("perf", "write", "--local", "--duration", "0.2", "--bidirectional")
+    checked = result["validation"]["iterations"]
+    assert result["validated"] is True and result["validation"]["left_out"] == ""
+    assert 2 * checked >= result["iters"]
+    assert result["bytes_checked"] == 2 * checked * result["block_bytes"]
+
+
+def test_perf_that_compares_a_part_is_not_validated():
+    # Goal: what was left out is said, in the object and in the table.
+    arguments = ["perf", "write", "--local", "-n", 50, "--check-iters", 20]
+    result = run_json(*arguments)
+    assert result["validated"] is False
+    assert result["validation"]["left_out"] == "30 iterations of the client"
+    status, out, err = run(*arguments)
+    assert status == 0, err
+    assert out.splitlines()[-1].endswith(f"in part: {20 << 16} bytes, 30 iterations not")
 
 
 def test_perf_sweep_prints_one_object_with_a_row_each():

@@ -56,12 +56,17 @@ static void add_latency(cJSON *object, const struct run_result *r)
 
 static void add_validation(cJSON *object, const struct run_result *r)
 {
+	char left[64] = "";
 	cJSON *v;
 
+	if (r->left_out != 0)
+		(void)snprintf(left, sizeof(left), "%" PRIu64 " iterations of %s", r->left_out,
+		               r->spec.both_ways ? "each writer" : "the client");
 	boolean(object, "validated", r->validated);
 	number(object, "bytes_checked", (double)r->bytes_checked);
 	v = child(object, "validation");
 	number(v, "iterations", (double)r->check_iters);
+	text(v, "left_out", left);
 	boolean(v, "separate_pass", true);
 	boolean(v, "poisoned_before", r->spec.op != OP_SEND);
 	boolean(v, "guards_and_surplus_immediates_checked", r->spec.op != OP_SEND);
@@ -135,10 +140,14 @@ void report_heading(bool gbits)
 void report_row(const struct run_result *r, bool gbits)
 {
 	char size[24];
-	char checked[48] = "no";
+	char checked[80] = "no";
 
 	if (r->validated)
 		(void)snprintf(checked, sizeof(checked), "%" PRIu64 " bytes", r->bytes_checked);
+	else if (r->check_iters != 0)
+		(void)snprintf(checked, sizeof(checked),
+		               "in part: %" PRIu64 " bytes, %" PRIu64 " iterations not",
+		               r->bytes_checked, r->left_out);
 	printf("%-8s %10s %7" PRIu64 " %9" PRIu64 " %12.3f %12.0f %9.1f %9.1f %9.3f  %s\n",
 	       spec_op_name(r->spec.op), size_text(r->spec.block_bytes, size), r->spec.batch,
 	       r->iters, r->bandwidth_gb_s * (gbits ? 8 : 1), r->messages_per_s,

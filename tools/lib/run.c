@@ -34,14 +34,15 @@ static void say_hello(struct channel *channel, const struct spec *spec)
 }
 
 /* Every iteration of the validating passes is compared; one pass holds as many as fit into the
- * buffer side by side. */
-static void validate(struct runner *r, uint32_t imm, struct run_result *out)
+ * buffer side by side. `timed`: iterations of the writer that made more of them. */
+static void validate(struct runner *r, uint32_t imm, uint64_t timed, struct run_result *out)
 {
 	uint64_t slots = spec_slots(r->spec);
+	uint64_t wanted = r->spec->check_all ? timed : r->spec->check_iters;
 	struct pass_result pr;
 
-	for (uint64_t round = 0; out->check_iters < r->spec->check_iters; round++) {
-		uint64_t left = r->spec->check_iters - out->check_iters;
+	for (uint64_t round = 0; out->check_iters < wanted; round++) {
+		uint64_t left = wanted - out->check_iters;
 		struct pass pass = { .kind = PASS_CHECK,
 			             .imm = imm++,
 			             .iters = left < slots ? left : slots,
@@ -51,7 +52,8 @@ static void validate(struct runner *r, uint32_t imm, struct run_result *out)
 		out->check_iters += pass.iters;
 		out->bytes_checked += pr.bytes_checked;
 	}
-	out->validated = out->check_iters != 0;
+	out->left_out = timed > out->check_iters ? timed - out->check_iters : 0;
+	out->validated = out->left_out == 0;
 }
 
 static void fill_result(struct runner *r, const struct pass_result *pr, struct run_result *out)
@@ -90,7 +92,7 @@ void run_client(struct channel *channel, const struct spec *spec, const char *ni
 		              .iters = spec->seconds > 0 ? UINT64_MAX : spec->iters };
 	pass_lead(r, &pass, &pr);
 	fill_result(r, &pr, out);
-	validate(r, FIRST_IMM + 2, out);
+	validate(r, FIRST_IMM + 2, pr.iters > pr.target_iters ? pr.iters : pr.target_iters, out);
 	channel_send(channel, channel_message("done"));
 	cJSON_Delete(runner_recv(r, "done"));
 	runner_close(r);

@@ -20,8 +20,9 @@ struct run_result {
 	double client_cpu_s;
 	double target_cpu_s;
 	bool cpu_shared; /* both sides are one process: all of it is in client_cpu_s */
-	bool validated;
-	uint64_t check_iters;
+	bool validated;       /* as many iterations as were timed were compared, every byte */
+	uint64_t check_iters; /* of each writer */
+	uint64_t left_out;    /* iterations of a writer that were timed and not compared */
 	uint64_t bytes_checked;
 	struct hist hist; /* of the client's iterations */
 };

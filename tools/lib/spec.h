@@ -19,7 +19,7 @@ struct spec {
 	uint64_t batch;
 	uint64_t iters;
 	uint64_t warmup;
-	uint64_t check_iters;  /* of the validating pass; 0: none */
+	uint64_t check_iters;  /* of each writer in the validating passes; 0: none, see below */
 	uint64_t depth;        /* iterations in flight */
 	uint64_t buffer_bytes; /* memory that is walked over, each of source and destination */
 	uint64_t seed;
@@ -28,6 +28,7 @@ struct spec {
 	bool confirmed; /* done means counted by the receiver, not only acknowledged */
 	bool once;      /* paged: one immediate a request, not one a page */
 	bool shuffle;   /* destination blocks in another order than source blocks */
+	bool check_all; /* the client's alone: check_iters is as many as a writer made */
 	bool caller;    /* the tool drives the engine with wimm_progress() */
 };
 
