@@ -43,24 +43,29 @@ class Outcome:
 
 
 def load(path):
-    """Parts and the required prefixes, as (level, prefix)."""
+    """Parts and the required prefixes, as (level, prefix, part or "" for all of the level)."""
     parts, required = [], []
     for number, line in enumerate(path.read_text().splitlines(), 1):
         line = line.strip()
         if not line or line.startswith("#"):
             continue
         fields = line.split(None, 3)
-        if fields[0] == "require" and len(fields) == 3:
-            required.append((fields[1], fields[2]))
+        if fields[0] == "require" and len(fields) >= 3 and not fields[2].isdigit():
+            inside = fields[3].split() if len(fields) == 4 else [""]
+            required += [(fields[1], fields[2], part) for part in inside]
         elif len(fields) == 4 and fields[2].isdigit():
             parts.append(Part(fields[0], fields[1], int(fields[2]), fields[3]))
         else:
             sys.exit(f"{path}:{number}: want 'name level limit_s command' or "
-                     "'require level prefix'")
+                     "'require level prefix [part ...]'")
     names = [part.name for part in parts]
     twice = {name for name in names if names.count(name) > 1}
     if twice:
         sys.exit(f"{path}: part named twice: {', '.join(sorted(twice))}")
+    known = {(part.level, part.name) for part in parts}
+    for level, prefix, part in required:
+        if part and (level, part) not in known:
+            sys.exit(f"{path}: {prefix} is required of {part}, which level {level} does not have")
     return parts, required
 
 
@@ -163,17 +168,18 @@ def judge(part, status, lines):
     return outcome
 
 
-def check_required(required, level, total):
-    """A provider that is listed must have passed something and skipped nothing."""
+def check_required(required, outcomes):
+    """A provider that is listed must have passed something and skipped nothing: in each part that
+    the line names, else in all of the level together. `outcomes`: that of each part."""
     problems = []
-    for wanted_level, prefix in required:
-        if wanted_level != level:
-            continue
-        for name, reason in total.skipped:
-            if name.startswith(prefix):
-                problems.append(f"required {prefix} was skipped: {name}: {reason}")
-        if not any(name.startswith(prefix) for name in total.passed):
-            problems.append(f"required {prefix}: no test of it has passed")
+    for prefix, part in required:
+        seen = [outcomes[part]] if part else outcomes.values()
+        what = f"required {prefix}" + (f" in {part}" if part else "")
+        for outcome in seen:
+            problems += [f"{what} was skipped: {name}: {reason}"
+                         for name, reason in outcome.skipped if name.startswith(prefix)]
+        if not any(name.startswith(prefix) for outcome in seen for name in outcome.passed):
+            problems.append(f"{what}: no test of it has passed")
     return problems
 
 
@@ -211,12 +217,13 @@ def main():
     args = parse_args()
     parts, required = load(args.parts)
     parts = [part for part in parts if part.level == args.level]
+    required = [(prefix, part) for level, prefix, part in required if level == args.level]
     if args.only:
         unknown = set(args.only) - {part.name for part in parts}
         if unknown:
             sys.exit(f"no part {', '.join(sorted(unknown))} in level {args.level}")
         parts = [part for part in parts if part.name in args.only]
-        required = []
+        required = [(prefix, part) for prefix, part in required if part in args.only]
     if not parts:
         sys.exit(f"level {args.level} has no parts in {args.parts}")
     if args.list:
@@ -224,7 +231,7 @@ def main():
             print(f"{part.name:20} {part.limit_s:5} s  {part.command}")
         return 0
     args.logs.mkdir(parents=True, exist_ok=True)
-    total, times = Outcome(), []
+    outcomes, total, times = {}, Outcome(), []
     for part in parts:
         print(f"== {part.name}", flush=True)
         log_path = args.logs / f"{part.name}.log"
@@ -239,8 +246,9 @@ def main():
         print(f"   {seconds:.1f} s: {len(outcome.passed)} passed, {len(outcome.failed)} failed, "
               f"{len(outcome.skipped)} skipped", flush=True)
         times.append((part.name, seconds))
+        outcomes[part.name] = outcome
         total.add(outcome)
-    total.failed += check_required(required, args.level, total)
+    total.failed += check_required(required, outcomes)
     summary(times, total, sys.stdout)
     return 1 if total.failed else 0
 

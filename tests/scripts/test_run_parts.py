@@ -15,11 +15,12 @@ CMOCKA = r"""printf '%s\n' '[==========] Running 4 test(s).' '[ RUN      ] a_b_c
 PYTEST = r"""printf '%s\n' 'SKIPPED [2] tests/x.py:5: no GPU' '3 passed, 2 skipped in 0.10s'"""
 
 
-def run(tmp_path, *lines):
+def run(tmp_path, *lines, only=()):
     parts = tmp_path / "parts.txt"
     parts.write_text("".join(line.replace("\n", " ") + "\n" for line in lines))
     done = subprocess.run([sys.executable, str(ROOT / "scripts" / "run_parts.py"), "check",
-                           "--parts", str(parts), "--logs", str(tmp_path / "logs")],
+                           "--parts", str(parts), "--logs", str(tmp_path / "logs"),
+                           *(f"--only={part}" for part in only)],
                           capture_output=True, text=True, timeout=60)
     return done.returncode, done.stdout.splitlines() or done.stderr.splitlines()
 
@@ -78,6 +79,56 @@ def test_required_prefix_that_never_ran_fails_the_run(tmp_path):
                       "require check c/tcp", "require deep c/verbs")
     assert (status, out[-1]) == (1, "1 passed, 1 failed, 0 skipped")
     assert "  required c/sim: no test of it has passed" in out
+
+
+TWO = ("a check 20 echo 'PASS c/tcp:x'; echo 'PASS c/sim:x'", "b check 20 echo 'PASS c/sim:x'")
+
+
+def test_required_prefix_must_pass_in_each_part_that_its_line_names(tmp_path):
+    status, out = run(tmp_path, *TWO, "require check c/tcp")
+    assert (status, out[-1]) == (0, "3 passed, 0 failed, 0 skipped")
+    status, out = run(tmp_path, *TWO, "require check c/tcp a b", "require check c/sim a b")
+    assert (status, out[-1]) == (1, "3 passed, 1 failed, 0 skipped")
+    assert "  required c/tcp in b: no test of it has passed" in out
+
+
+def test_required_prefix_skipped_in_one_named_part_fails_the_run(tmp_path):
+    status, out = run(tmp_path, TWO[0], "b check 20 echo 'PASS c/tcp:x'; echo 'SKIP c/tcp:y: why'",
+                      "require check c/tcp a", "require check c/tcp b")
+    assert (status, out[-1]) == (1, "3 passed, 1 failed, 1 skipped")
+    assert "  required c/tcp in b was skipped: c/tcp:y: why" in out
+
+
+def test_required_part_that_cannot_run_fails_the_run(tmp_path):
+    status, out = run(tmp_path, "vm check 20 echo 'skipped: no kernel'; exit 77",
+                      "require check c/verbs vm")
+    assert (status, out[-1]) == (1, "0 passed, 1 failed, 1 skipped")
+
+
+def test_requirement_of_a_part_holds_when_it_is_run_alone(tmp_path):
+    lines = (*TWO, "require check c/tcp a b", "require check c/other")
+    assert run(tmp_path, *lines, only=["a"])[0] == 0
+    assert run(tmp_path, *lines, only=["b"])[0] == 1
+
+
+def test_requirement_of_a_part_that_is_not_there_is_refused(tmp_path):
+    status, out = run(tmp_path, *TWO, "require check c/tcp c")
+    assert status != 0 and "c/tcp is required of c, which level check does not have" in out[-1]
+
+
+def listed(level):
+    """What the tree's list requires, as (prefix, part)."""
+    lines = (ROOT / "scripts" / "parts.txt").read_text().splitlines()
+    rows = [line.split() for line in lines if line.startswith(f"require {level} ")]
+    return {(row[2], part) for row in rows for part in row[3:] or [""]}
+
+
+def test_tree_s_deep_parts_may_skip_no_provider():
+    for part in ("asan", "tsan"):
+        for suite in ("contract", "faults"):
+            for provider in ("host", "sim", "tcp", "tcp-routed"):
+                assert (f"{suite}/{provider}", part) in listed("deep")
+    assert {("contract/verbs", "vm-loss"), ("vm/verbs", "vm-loss")} <= listed("deep")
 
 
 def test_list_that_is_malformed_or_empty_is_refused(tmp_path):
