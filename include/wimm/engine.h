@@ -11,6 +11,10 @@
 extern "C" {
 #endif
 
+/* Structs of arguments begin with `size`, set by their _INIT, and hold `reserved` fields that must
+ * be zero. Their size is fixed within a major version: what is added takes the place of a reserved
+ * field. A failed call leaves a sentence in wimm_last_error_text(). */
+
 struct wimm_engine;           /* opaque; wimm_engine_open() */
 
 /** A peer of one engine: one instance of a remote engine. 0 is no peer. An id is never reused for
@@ -96,8 +100,8 @@ struct wimm_engine_opts {
 	const char *nics;           /* NULL: setting WIMM_NICS, else all. Comma list; for tcp local
 				     * addresses, "127.0.0.1:0,[::1]:0"; port 0: any free one */
 	wimm_progress_mode progress;
-	uint32_t max_ops;           /* 0: setting WIMM_MAX_OPS. Operations in flight */
-	uint32_t heartbeat_ms;      /* 0: setting WIMM_HEARTBEAT_MS */
+	uint32_t max_ops;           /* 1..2^24 operations in flight; 0: setting WIMM_MAX_OPS */
+	uint32_t heartbeat_ms;      /* between two signs of life; 0: setting WIMM_HEARTBEAT_MS */
 	uint32_t peer_timeout_ms;   /* 0: setting WIMM_PEER_TIMEOUT_MS. Silence that means death */
 	wimm_peer_event_fn on_peer_event; /* NULL: nobody listens */
 	void *context;
@@ -124,8 +128,10 @@ WIMM_API WIMM_MUST_CHECK wimm_status wimm_engine_open(const struct wimm_engine_o
  *  Thread: any but the engine's own.  Blocks: yes, at most about 2 s. */
 WIMM_API WIMM_MUST_CHECK wimm_status wimm_engine_close(struct wimm_engine **engine);
 
-/** Text of the calling thread's last failed open or address call; "" if none.
- *  Thread: any.  Blocks: no.  Owns: the library; valid until the thread's next such call. */
+/** Why the calling thread's last call failed, in one sentence; "" where it did not fail, or where
+ *  its status says all.
+ *  Thread: any; each has its own.  Blocks: no.  Owns: the library; valid until the thread's next
+ *  call into it. */
 WIMM_API const char *wimm_last_error_text(void);
 
 /** The address that peers need to reach this engine.
@@ -157,7 +163,8 @@ struct wimm_peer_opts {
 
 /** Name a peer by its address and start connecting to it. The same instance gives the same id as
  *  long as its session lives. Operations may be submitted at once; they wait for the session.
- *  Returns: OK, E_INVAL, E_PARSE, E_LIMIT (max_peers), E_NOMEM, E_CLOSED, E_FORKED.
+ *  Returns: OK, E_INVAL, E_PARSE, E_VERSION, E_UNSUPPORTED (an address of another provider),
+ *  E_LIMIT (max_peers), E_NOMEM, E_CLOSED, E_FORKED.
  *  Thread: any.  Blocks: for one turn of the worker. */
 WIMM_API WIMM_MUST_CHECK wimm_status wimm_add_peer(struct wimm_engine *engine,
 						   const struct wimm_net_addr *addr,
@@ -227,7 +234,8 @@ struct wimm_error_info {
 	char text[WIMM_ERROR_TEXT_BYTES];
 };
 
-/** The last failure of a peer's session. Returns: OK, E_NOT_FOUND (no such peer, or no failure).
+/** The last failure of a peer's session.
+ *  Returns: OK, E_NOT_FOUND (no such peer, or no failure), E_INVAL, E_FORKED.
  *  Thread: any.  Blocks: for one turn of the worker. */
 WIMM_API WIMM_MUST_CHECK wimm_status wimm_peer_last_error(struct wimm_engine *engine,
 							  wimm_peer peer,
@@ -253,7 +261,8 @@ WIMM_API WIMM_MUST_CHECK wimm_status wimm_progress_wait(struct wimm_engine *engi
 
 /** Caller-driven mode: a descriptor that polls readable when wimm_progress() has something to do,
  *  for the caller's own epoll. Before blocking on it call wimm_progress() until it is not busy,
- *  then wimm_progress_wait() with 0, which arms it.  Returns: the descriptor, or -1.
+ *  then wimm_progress_wait() with 0, which arms it.
+ *  Returns: the descriptor, or -1 (own threads, forked).  Thread: any.  Blocks: no.
  *  Owns: the engine; valid until close. */
 WIMM_API int wimm_progress_fd(struct wimm_engine *engine);
 
@@ -277,7 +286,7 @@ struct wimm_engine_stats {
 	uint64_t worker_steps;
 	uint64_t worker_sleeps;
 	uint64_t index_bytes;        /* copied index arrays now held */
-	uint64_t pending_ops;        /* waiting for room on a NIC or for a session */
+	uint64_t pending_ops;        /* writes, by peer, that wait for room on a NIC */
 	uint64_t regions;
 	uint64_t expectations;       /* open */
 };
@@ -286,7 +295,7 @@ struct wimm_engine_stats {
 /** Read the engine's counters; each is exact, together they are no snapshot.
  *  Returns: OK, E_INVAL, E_FORKED.  Thread: any.  Blocks: no. */
 WIMM_API WIMM_MUST_CHECK wimm_status wimm_engine_get_stats(struct wimm_engine *engine,
-							   struct wimm_engine_stats *stats);
+							   struct wimm_engine_stats *out);
 
 /** Write a description of this machine and build as JSON (providers, NICs, settings).
  *  out receives up to out_bytes including the zero; *out_len the full length without it.

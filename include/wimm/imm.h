@@ -39,7 +39,7 @@ WIMM_API WIMM_MUST_CHECK wimm_status wimm_expect_imm_count(struct wimm_engine *e
 							   wimm_op *out_op);
 
 /** How many immediates of a value have arrived and are not taken.
- *  Returns: OK, E_INVAL, E_CLOSED, E_FORKED.  Thread: any.  Blocks: for one turn of the worker. */
+ *  Returns: OK, E_INVAL, E_FORKED.  Thread: any.  Blocks: for one turn of the worker. */
 WIMM_API WIMM_MUST_CHECK wimm_status wimm_poll_imm(struct wimm_engine *engine, uint32_t imm,
 						   uint64_t *out_count);
 

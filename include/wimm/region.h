@@ -56,11 +56,14 @@ struct wimm_mr_opts {
 #define WIMM_MR_OPTS_INIT { .size = sizeof(struct wimm_mr_opts) }
 
 /** Make [addr, addr + len_bytes) usable for local and remote access. The same or overlapping ranges
- *  may be registered any number of times; each registration stands for itself.
+ *  may be registered any number of times; each registration stands for itself. Memory of a GPU
+ *  (CUDA: cuMemAlloc, cuMemMap and what is built on them) is found out by its address; pinned and
+ *  managed memory count as the host's.
  *  len_bytes  1..2^63, no alignment needed.   opts  NULL = defaults.
- *  Returns: OK, E_INVAL (NULL, length 0, unknown flag), E_RANGE (the range wraps), E_NOMEM,
- *  E_LOCK_LIMIT (memory-lock limit of a NIC; wimm_last_error_text() has the figures), E_LIMIT
- *  (max_regions), E_CLOSED, E_FORKED. *out is set only on OK; on failure no NIC keeps anything.
+ *  Returns: OK, E_INVAL (NULL, length 0, unknown flag), E_RANGE (the range wraps, or leaves a GPU's
+ *  allocation), E_NOMEM, E_LOCK_LIMIT (memory-lock limit of a NIC; wimm_last_error_text() has the
+ *  figures), E_LIMIT (max_regions), E_UNSUPPORTED, E_SYSTEM (a NIC or the driver refuses the
+ *  memory), E_CLOSED, E_FORKED. *out is set only on OK; on failure no NIC keeps anything.
  *  Thread: any.  Blocks: yes, may pin pages.
  *  Owns: the caller keeps the range mapped until wimm_dereg_mr() has reported done. */
 WIMM_API WIMM_MUST_CHECK wimm_status wimm_reg_mr(struct wimm_engine *engine, void *addr,
@@ -78,7 +81,8 @@ WIMM_API WIMM_MUST_CHECK wimm_status wimm_dereg_mr(struct wimm_engine *engine, s
 						   const struct wimm_on_done *on_done);
 
 /** The descriptor of a region, for peers.
- *  Returns: OK, E_INVAL, E_UNSUPPORTED (WIMM_MR_LOCAL_ONLY).  Thread: any.  Blocks: no. */
+ *  Returns: OK, E_INVAL, E_UNSUPPORTED (WIMM_MR_LOCAL_ONLY), E_FORKED.
+ *  Thread: any.  Blocks: no. */
 WIMM_API WIMM_MUST_CHECK wimm_status wimm_mr_get_desc(const struct wimm_mr *mr,
 						      struct wimm_mr_desc *out);
 
@@ -87,7 +91,8 @@ WIMM_API uint64_t wimm_mr_len_bytes(const struct wimm_mr *mr);
 
 /** Take a peer's descriptor into use; the peer is added if it is new. The first write through it
  *  asks the owner whether the region still stands.
- *  Returns: OK, E_INVAL, E_PARSE, E_VERSION, E_LIMIT, E_NOMEM, E_CLOSED, E_FORKED.
+ *  Returns: OK, E_INVAL, E_PARSE, E_VERSION, E_UNSUPPORTED (the owner uses another provider),
+ *  E_LIMIT (max_peers), E_NOMEM, E_CLOSED, E_FORKED.
  *  Thread: any.  Blocks: for one turn of the worker. */
 WIMM_API WIMM_MUST_CHECK wimm_status wimm_open_remote_mr(struct wimm_engine *engine,
 							 const struct wimm_mr_desc *desc,

@@ -10,8 +10,10 @@ extern "C" {
 
 /* Flags of submissions. Unknown bits are refused. */
 #define WIMM_IMM 1u           /* carry the immediate `imm` (every 32-bit value is legal) */
-#define WIMM_IMM_ONCE 2u      /* paged writes: one immediate after all pages, not one a page */
-#define WIMM_CONFIRMED 4u     /* done means: the receiver's engine has counted it, not only acked */
+#define WIMM_IMM_ONCE 2u      /* paged writes: one immediate after all pages, not one a page. Needs
+			       * WIMM_IMM */
+#define WIMM_CONFIRMED 4u     /* done means: the receiver's engine has counted it, not only acked.
+			       * Needs WIMM_IMM */
 #define WIMM_BLOCK 8u         /* wait for room, until the deadline, instead of returning AGAIN; not
 			       * in callbacks */
 #define WIMM_PIN_NIC 16u      /* use the local NIC `nic_index` only */
@@ -35,8 +37,8 @@ struct wimm_write {
 /** A list of pages inside one region: page i lies at offset_bytes + indices[i] * stride_bytes. */
 struct wimm_pages {
 	const uint32_t *indices;     /* copied by the call */
-	uint64_t count;
-	uint64_t stride_bytes;
+	uint64_t count;              /* 0..2^32 - 1 */
+	uint64_t stride_bytes;       /* of a source not 0; of a destination a page at least */
 	uint64_t offset_bytes;
 };
 
@@ -51,7 +53,7 @@ struct wimm_paged_writes {
 	struct wimm_pages src_pages;
 	struct wimm_pages dst_pages;
 	uint64_t page_len_bytes;
-	uint64_t deadline_us;
+	uint64_t deadline_us;        /* from now; 0 = none */
 	uint64_t reserved[2];
 };
 #define WIMM_PAGED_WRITES_INIT { .size = sizeof(struct wimm_paged_writes) }
@@ -74,8 +76,8 @@ struct wimm_scatter {
 	const struct wimm_mr *src;
 	const struct wimm_peer_group *group; /* NULL: none. Else entry i goes to its peer i */
 	const struct wimm_scatter_entry *entries; /* copied by the call */
-	uint64_t count;
-	uint64_t deadline_us;
+	uint64_t count;              /* 0..2^32 - 1; none: done at once */
+	uint64_t deadline_us;        /* from now; 0 = none */
 	uint64_t reserved[2];
 };
 #define WIMM_SCATTER_INIT { .size = sizeof(struct wimm_scatter) }
@@ -83,8 +85,9 @@ struct wimm_scatter {
 /** Write one slice. One immediate is counted, however the slice is split over NICs.
  *  on_done may be NULL; out_op (may be NULL) receives the operation's id.
  *  Returns: OK (accepted: settles exactly once), AGAIN (no room; nothing changed), E_INVAL, E_RANGE
- *  (either side, figures in wimm_last_error_text()), E_REVOKED, E_PEER_LOST, E_PEER_RESTARTED (the
- *  text names both instances), E_CLOSED, E_FORKED.
+ *  (either side, figures in wimm_last_error_text()), E_LIMIT (pages too long for
+ *  the provider, more than 2^32 - 1 entries), E_REVOKED, E_PEER_LOST, E_PEER_RESTARTED (the text
+ *  names both instances), E_NOMEM, E_CLOSED, E_FORKED.
  *  Thread: any, also callbacks (without WIMM_BLOCK).  Blocks: only with WIMM_BLOCK.
  *  Owns: the source bytes must not change, and stay registered, until the operation has settled.
  *  Settled with E_QUARANTINED, which only provider "host" says: the write has failed, but a peer
@@ -111,22 +114,22 @@ WIMM_API WIMM_MUST_CHECK wimm_status wimm_submit_scatter(struct wimm_engine *eng
 							 const struct wimm_on_done *on_done,
 							 wimm_op *out_op);
 
-/** Send one immediate, without payload, to each of `count` peers' regions.
- *  group: NULL, or of exactly `count` peers, dst[i] belonging to peer i.
- *  flags: WIMM_CONFIRMED, WIMM_BLOCK; WIMM_IMM is implied.
- *  Returns, Thread, Blocks: as wimm_submit_single_write(). Count 0: done at once. */
+/** Peers to tell, each by one of its regions. */
 struct wimm_barrier_args {
 	uint32_t size;
-	uint32_t flags;
+	uint32_t flags;              /* WIMM_CONFIRMED, WIMM_BLOCK; WIMM_IMM is implied */
 	uint32_t imm;
-	uint32_t reserved32;
-	const struct wimm_peer_group *group;
-	const struct wimm_remote_mr *const *dst;
-	uint64_t count;
-	uint64_t deadline_us;
+	uint32_t reserved32;         /* zero */
+	const struct wimm_peer_group *group; /* NULL, or of `count` peers: dst[i] is its peer i's */
+	const struct wimm_remote_mr *const *dst; /* copied by the call */
+	uint64_t count;              /* 0..2^32 - 1; none: done at once */
+	uint64_t deadline_us;        /* from now; 0 = none */
 	uint64_t reserved[2];
 };
 #define WIMM_BARRIER_ARGS_INIT { .size = sizeof(struct wimm_barrier_args) }
+
+/** Send one immediate, without payload, to the owner of each region.
+ *  Returns, Thread, Blocks: as wimm_submit_single_write(). */
 WIMM_API WIMM_MUST_CHECK wimm_status wimm_submit_barrier(struct wimm_engine *engine,
 							 const struct wimm_barrier_args *args,
 							 const struct wimm_on_done *on_done,
@@ -149,8 +152,9 @@ struct wimm_barrier;          /* opaque; rounds over a group */
 /** A barrier among this engine and `args->count` peers that open it alike. It alternates two
  *  immediate values, which must be used for nothing else; args->imm and args->deadline_us are
  *  ignored. flags: WIMM_CONFIRMED. The group, if there is one, stays until the barrier is closed.
- *  Returns: OK, E_INVAL (values equal, no peers), E_LIMIT, E_REVOKED, E_PEER_LOST, E_NOMEM,
- *  E_CLOSED, E_FORKED.  Thread: any.  Blocks: no. */
+ *  Returns: OK, E_INVAL (values equal, no peers), E_LIMIT (65536 peers), E_REVOKED, E_PEER_LOST,
+ *  E_PEER_RESTARTED, E_NOMEM, E_CLOSED, E_FORKED.  Thread: any.  Blocks: no.
+ *  Owns: the remote regions stay open until wimm_barrier_close(). */
 WIMM_API WIMM_MUST_CHECK wimm_status wimm_barrier_open(struct wimm_engine *engine,
 						       const struct wimm_barrier_args *args,
 						       const uint32_t imms[2],
@@ -158,8 +162,9 @@ WIMM_API WIMM_MUST_CHECK wimm_status wimm_barrier_open(struct wimm_engine *engin
 
 /** Enter the next round; on_done when all have entered it. A round that fails ends the barrier:
  *  later calls return its status. AGAIN: nothing has happened, nobody was told.
- *  Returns: OK, AGAIN, E_BUSY (the round before has not fired), E_CLOSED, E_PEER_LOST, E_FORKED.
- *  Thread: any, also callbacks.  Blocks: no. */
+ *  deadline_us  from now; 0 = none.
+ *  Returns: OK, AGAIN, E_INVAL, E_BUSY (the round before has not fired), E_NOMEM, E_CLOSED,
+ *  E_PEER_LOST, E_FORKED.  Thread: any, also callbacks.  Blocks: no. */
 WIMM_API WIMM_MUST_CHECK wimm_status wimm_barrier_enter(struct wimm_barrier *barrier,
 							uint64_t deadline_us,
 							const struct wimm_on_done *on_done);
@@ -175,7 +180,7 @@ struct wimm_send {
 	wimm_peer peer;
 	const void *data;
 	uint64_t len_bytes;          /* 0..setting WIMM_MAX_MSG_BYTES */
-	uint64_t deadline_us;
+	uint64_t deadline_us;        /* from now; 0 = none */
 	uint64_t reserved[2];
 };
 #define WIMM_SEND_INIT { .size = sizeof(struct wimm_send) }
@@ -183,8 +188,8 @@ struct wimm_send {
 /** Send a message; done when the peer has put it into one of its receive buffers. Messages of one
  *  peer may overtake each other. A peer without a free buffer delays the message, nothing is lost;
  *  a message longer than the buffer it meets fails with E_TOO_LONG.
- *  Returns: OK, AGAIN, E_INVAL, E_TOO_LONG, E_PEER_LOST, E_CLOSED, E_FORKED.
- *  Thread: any, also callbacks.  Blocks: only with WIMM_BLOCK. */
+ *  Returns: OK, AGAIN, E_INVAL, E_TOO_LONG, E_PEER_LOST, E_NOMEM, E_CLOSED, E_FORKED.
+ *  Thread: any, also callbacks.  Blocks: only with WIMM_BLOCK.  Owns: nothing of the caller's. */
 WIMM_API WIMM_MUST_CHECK wimm_status wimm_submit_send(struct wimm_engine *engine,
 						      const struct wimm_send *send,
 						      const struct wimm_on_done *on_done,

@@ -17,17 +17,20 @@ typedef void (*wimm_watch_fn)(void *context, uint64_t old_value, uint64_t new_va
  *  change is reported on the callback thread, the last one always. The watcher starts armed. A
  *  kernel adds to it with atomicAdd_system(), a stream writes it with cuStreamWriteValue64(); the
  *  word is pinned for that once the process uses CUDA.
- *  Returns: OK, E_INVAL, E_NOMEM, E_CLOSED, E_FORKED.  Thread: any.  Blocks: no. */
+ *  Returns: OK, E_INVAL, E_LIMIT (1,024 watchers an engine), E_NOMEM, E_SYSTEM (no thread),
+ *  E_CLOSED, E_FORKED.  Thread: any.  Blocks: no. */
 WIMM_API WIMM_MUST_CHECK wimm_status wimm_alloc_uvm_watcher(struct wimm_engine *engine,
 							    wimm_watch_fn fn, void *context,
 							    struct wimm_uvm_watcher **out);
 
 /** The word itself, for kernels and writers, at the same address on both sides. For a kernel ask
- *  for it after the process has begun to use CUDA. Valid until
- *  wimm_free_uvm_watcher().  Blocks: no. */
+ *  for it after the process has begun to use CUDA.
+ *  Returns: the word, valid until wimm_free_uvm_watcher(); NULL for NULL.  Thread: any.
+ *  Blocks: no. */
 WIMM_API uint64_t *wimm_uvm_watcher_word(struct wimm_uvm_watcher *watcher);
 
-/** Add to the word from the CPU, with release order. Returns the new value.  Thread: any. */
+/** Add to the word from the CPU, with release order. Returns the new value.  Thread: any.
+ *  Blocks: no. */
 WIMM_API uint64_t wimm_uvm_watcher_add(struct wimm_uvm_watcher *watcher, uint64_t amount);
 
 /** Start (armed != 0) or stop looking at the word. The watcher thread sleeps while none is armed.
