@@ -37,7 +37,7 @@
 	X(UNEXPECTED_IMMS, "unexpected_imms", "values", INT, 1, 1 << 30, 65536,                    \
 	  "immediate values nobody expected that a peer may create; one more closes it")           \
 	X(PROGRESS_CPU, "progress_cpu", "cpu", INT, -1, 1023, -1,                                  \
-	  "CPU the workers are pinned to; -1 = chosen from the NUMA node")                         \
+	  "CPU the workers are pinned to; -1 = any of the NICs' NUMA node")                        \
 	X(TCP_CHUNK_BYTES, "tcp_chunk_bytes", "bytes", BYTES, 4096, 1 << 30, 1 << 20,              \
 	  "tcp: longest frame; a long write is cut into frames of this length")                    \
 	X(TCP_SNDBUF_BYTES, "tcp_sndbuf_bytes", "bytes", BYTES, 0, 1 << 30, 0,                     \

@@ -10,6 +10,7 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "plat/clock.h"
+#include "plat/numa.h"
 #include "plat/rand.h"
 
 #include <poll.h>
@@ -394,12 +395,25 @@ void worker_wait(struct worker *w, uint64_t deadline_ns)
 	wake_drain(&w->wake);
 }
 
+/* The NUMA node of all NICs; none where they differ or have none. */
+static int nics_node(const struct worker *w)
+{
+	int node = w->nic_count != 0 ? w->nic[0].caps.numa_node : NUMA_NODE_NONE;
+
+	for (uint32_t i = 1; i < w->nic_count; i++)
+		if (w->nic[i].caps.numa_node != node)
+			return NUMA_NODE_NONE;
+	return node;
+}
+
 static void worker_main(void *arg)
 {
 	struct worker *w = arg;
 	uint64_t idle_since = 0;
 
 	role_enter(&on_worker);
+	if (w->thread.cpu_index == PLAT_CPU_ANY)
+		plat_thread_stay_on_node(nics_node(w));
 	/* Acquire, with the release in worker_stop(). */
 	while (atomic_load_explicit(&w->stop, memory_order_acquire) == 0) {
 		uint64_t now = clock_now_ns();

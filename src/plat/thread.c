@@ -10,6 +10,7 @@
 
 #include "base/assert.h"
 #include "base/log.h"
+#include "plat/numa.h"
 
 static void pin_self(const struct plat_thread *t)
 {
@@ -28,6 +29,19 @@ static void pin_self(const struct plat_thread *t)
 		LOG_WARN("thread %s cannot be pinned to CPU %d (%s): threads run unpinned; choose "
 		         "a CPU this process may use",
 		         t->name, t->cpu_index, strerror(err));
+}
+
+void plat_thread_stay_on_node(int node)
+{
+	cpu_set_t cpus;
+	int err;
+
+	if (node == NUMA_NODE_NONE || numa_cpus_of_node(node, &cpus) != WIMM_OK)
+		return;
+	err = pthread_setaffinity_np(pthread_self(), sizeof(cpus), &cpus);
+	if (err != 0)
+		LOG_WARN("a thread cannot stay on NUMA node %d (%s): it runs where it may", node,
+		         strerror(err));
 }
 
 static void *thread_main(void *arg)

@@ -25,6 +25,9 @@ enum { PLAT_CPU_ANY = -1 };
  * `t` stays where it is until the join. Returns OK, E_NOMEM, E_SYSTEM. */
 WIMM_MUST_CHECK wimm_status plat_thread_start(struct plat_thread *t, plat_thread_fn fn, void *arg,
                                               const char *name, int cpu_index);
+/* Keeps the calling thread on the CPUs of a NUMA node that the process may use; NUMA_NODE_NONE, or
+ * a node without any: leaves it where it may run. */
+void plat_thread_stay_on_node(int node);
 /* Waits for fn to return. */
 void plat_thread_join(struct plat_thread *t);
 /* Whether the caller runs on `t`. */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "plat/numa.h"
 #include "plat/thread.h"
 
 struct seen {
@@ -104,12 +105,52 @@ static void thread_that_cannot_be_pinned_runs_and_is_logged_once(void **state)
 	assert_int_equal(warnings, 1);
 }
 
+static void look_on_node(void *arg)
+{
+	struct seen *seen = arg;
+	cpu_set_t cpus, want;
+
+	assert_ok(numa_cpus_of_node(0, &want));
+	plat_thread_stay_on_node(0);
+	assert_int_equal(sched_getaffinity(0, sizeof(cpus), &cpus), 0);
+	seen->ran = CPU_EQUAL(&cpus, &want) != 0;
+	plat_thread_stay_on_node(NUMA_NODE_NONE);
+	assert_int_equal(sched_getaffinity(0, sizeof(cpus), &cpus), 0);
+	seen->cpu_count = CPU_EQUAL(&cpus, &want) ? CPU_COUNT(&cpus) : 0;
+}
+
+static void thread_on_a_node_stays_within_what_it_may_use(void **state)
+{
+	/* Goal: the node's CPUs, never more than the thread was left with, and no node changes
+	 * nothing. */
+	struct seen seen = { .ran = false };
+	cpu_set_t before, one;
+	size_t cpu = 0;
+
+	(void)state;
+	assert_int_equal(sched_getaffinity(0, sizeof(before), &before), 0);
+	while (!CPU_ISSET(cpu, &before))
+		cpu++;
+	CPU_ZERO(&one);
+	CPU_SET(cpu, &one);
+	assert_ok(plat_thread_start(&seen.thread, look_on_node, &seen, "node", PLAT_CPU_ANY));
+	plat_thread_join(&seen.thread);
+	assert_true(seen.ran);
+	assert_true(seen.cpu_count >= 1);
+	assert_int_equal(sched_setaffinity(0, sizeof(one), &one), 0);
+	assert_ok(plat_thread_start(&seen.thread, look_on_node, &seen, "node", PLAT_CPU_ANY));
+	plat_thread_join(&seen.thread);
+	assert_int_equal(sched_setaffinity(0, sizeof(before), &before), 0);
+	assert_int_equal(seen.cpu_count, 1);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(thread_runs_its_function_named_and_deaf_to_signals),
 		cmocka_unit_test(thread_pinned_to_an_allowed_cpu_stays_there),
 		cmocka_unit_test(thread_that_cannot_be_pinned_runs_and_is_logged_once),
+		cmocka_unit_test(thread_on_a_node_stays_within_what_it_may_use),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
