@@ -95,16 +95,6 @@ void *mem_realloc(void *ptr, size_t size_bytes)
 	return moved;
 }
 
-char *mem_strdup(const char *text)
-{
-	size_t size_bytes = strlen(text) + 1;
-	char *copy = mem_alloc(size_bytes);
-
-	if (copy)
-		memcpy(copy, text, size_bytes);
-	return copy;
-}
-
 void mem_free(void *ptr)
 {
 	if (!ptr)

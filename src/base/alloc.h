@@ -14,7 +14,6 @@ void *mem_calloc(size_t count, size_t size_bytes);
 void *mem_alloc_aligned(size_t align_bytes, size_t size_bytes);
 /* Keeps the old block when it returns NULL. */
 void *mem_realloc(void *ptr, size_t size_bytes);
-char *mem_strdup(const char *text);
 void mem_free(void *ptr);
 
 /* Live memory of the whole process; a test compares before and after. */

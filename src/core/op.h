@@ -148,8 +148,8 @@ struct op {
 	struct leg *legs; /* &leg, or an array of a scatter */
 	uint32_t leg_count;
 	struct op_paged paged;
-	struct list link;      /* worker.ops, while started */
-	struct list wait_link; /* peer.sends, or worker.confirms, worker.retires */
+	struct list link;      /* worker.ops_started, while it is */
+	struct list wait_link; /* peer.sends, or worker.retires */
 	struct {
 		struct peer *peer;
 		wimm_peer id;
@@ -168,7 +168,6 @@ struct op {
 		uint32_t left; /* sessions that have not answered */
 		uint32_t wait_count;
 		struct retire_wait *waits;
-		uint64_t dropped;
 	} retire;
 	struct {
 		wimm_peer id;

@@ -8,7 +8,7 @@
 #include "core/peer.h"
 #include "plat/mutex.h"
 
-enum mr_state { MR_FREE = 0, MR_OPENING, MR_LIVE, MR_CLOSING };
+enum mr_state { MR_FREE = 0, MR_LIVE, MR_CLOSING };
 
 struct wimm_mr {
 	struct request request;        /* REQUEST_DEREG */

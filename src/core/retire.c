@@ -198,7 +198,7 @@ static void retire_finish(struct worker *w, struct op *op)
 	if (op->retire.left != 0)
 		return;
 	if (op->status == WIMM_OK)
-		op->retire.dropped = imm_forget(w->imms, op->imm);
+		(void)imm_forget(w->imms, op->imm);
 	mem_free(op->retire.waits);
 	op->retire.waits = NULL;
 	list_remove(&op->wait_link);

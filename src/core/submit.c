@@ -26,7 +26,7 @@ bool submit_enter(struct wimm_engine *engine, uint32_t flags)
 {
 	if ((flags & WIMM_BLOCK) == 0)
 		return false;
-	/* [D] with [C] in op_release(): either it sees the waiter or the next look sees its slot.
+	/* [D] with [C] in wake_room(): either it sees the waiter or the next look sees its slot.
 	 * And with the look in wimm_engine_close(), which comes after `closing` was set. */
 	atomic_fetch_add_explicit(&engine->worker.room_waiters, 1, memory_order_seq_cst);
 	return true;

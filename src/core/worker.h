@@ -160,8 +160,8 @@ void post_leg_ready(struct worker *w, struct leg *leg, bool at_once);
 bool post_pending(struct worker *w);
 void post_peer_room(struct worker *w, struct peer *p);
 void post_done(struct worker *w, struct path *path, const struct prov_cqe *c);
-/* End a write early: nothing more is posted, what is out is taken back, then it settles. */
 void post_peer_down(struct worker *w, struct peer *p);
+/* End a write early: nothing more is posted, what is out is taken back, then it settles. */
 void post_abort(struct worker *w, struct op *op, wimm_status status, const char *text);
 /* Fail what is not posted yet of writes into a revoked region. */
 void post_fail_region(struct worker *w, struct wimm_remote_mr *r);
@@ -200,9 +200,9 @@ struct peer *peer_by_id(struct worker *w, wimm_peer id);
 struct peer *peer_by_instance(struct worker *w, const uint8_t *instance);
 struct peer *peer_real(struct peer *p);
 wimm_peer peer_id(const struct peer *p);
-/* Any thread: the state of a peer id, PEER_FREE when stale. */
 /* Any thread: whether an id was ever given out. */
 bool peer_was_there(struct worker *w, wimm_peer id);
+/* Any thread: the state of a peer id, PEER_FREE when stale. */
 enum peer_state peer_public_state(struct worker *w, wimm_peer id);
 void peer_set_state(struct peer *p, enum peer_state state);
 void peer_down(struct worker *w, struct peer *p, wimm_status cause, uint32_t vendor_code,

@@ -15,7 +15,6 @@ typedef uint64_t cu_ptr;
 
 #define CU_OK                 0
 #define CU_NOT_READY          600
-#define CU_PEER_ACCESS_AGAIN  704
 #define CU_STREAM_FLAG        1u /* non-blocking: not ordered with the default stream */
 #define CU_HOST_ALLOC_FLAGS   3u /* portable, mapped */
 #define CU_HOST_REG_FLAGS     3u
@@ -50,8 +49,6 @@ enum cu_device_attribute {
 #define CU_ORDERING_NONE      0
 #define CU_ORDERING_OWNER     100
 #define CU_ORDERING_ALL       200
-#define CU_FLUSH_TARGET_CTX   0
-#define CU_FLUSH_TO_OWNER     100
 
 struct cu_ctx;
 struct cu_stream;

@@ -14,9 +14,6 @@
 /* Monotonic, from an arbitrary start. Thread: any. Blocks: no. */
 uint64_t clock_now_ns(void);
 
-/* CPU time of the whole process. */
-uint64_t clock_cpu_ns(void);
-
 /* now + after, CLOCK_NEVER_NS where it would overflow. */
 uint64_t clock_deadline_ns(uint64_t now_ns, uint64_t after_ns);
 

@@ -38,7 +38,7 @@
 #define PROV_KEY_SLOT(key) ((uint32_t)(key))
 #define PROV_KEY_GENERATION(key) ((uint32_t)((key) >> 32))
 
-struct prov_dev;                 /* first member of each provider's own device struct's memory */
+struct prov_dev;                 /* stands for each provider's own struct; it casts the pointer */
 struct prov_ctl;
 struct prov_path;
 
@@ -101,7 +101,8 @@ struct prov_args {
 				  * `op_seq`; the core over there counts `imm` when all parts are
 				  * in. Never together with PROV_WR_IMM */
 
-/* One write. src is host memory inside a region registered as local_key on this dev. */
+/* One write. src lies inside a region registered as local_key on this dev: memory of the host, or,
+ * with caps.gpu_direct and a destination of the same kind, of a GPU. */
 struct prov_wr {
 	uint64_t token;              /* handed back in PROV_DONE */
 	const void *src;

@@ -129,7 +129,6 @@ struct sim_ctl {
 	uint64_t last_ns; /* messages keep their order */
 	bool refused;     /* a send was refused: wake when there is room */
 	bool down;
-	wimm_status down_status;
 	struct sim_msg *close_msg;
 	struct sim_node new_node, down_node;
 };
