@@ -271,13 +271,15 @@ WIMM_API WIMM_MUST_CHECK wimm_status wimm_kv_watch_close(struct wimm_kv_watch **
 
 #define WIMM_KV_FROM_VALUE 1u /* watch_value is given; else the word's present value */
 #define WIMM_KV_AT_END 2u     /* send nothing before the last step: to measure what hiding saves */
+#define WIMM_KV_CHUNKS_TOLD 4u /* chunks, and pages with them, come by wimm_kv_sender_chunk() */
 
 struct wimm_kv_send_opts {
 	uint32_t size;
-	uint32_t flags;              /* WIMM_KV_FROM_VALUE, WIMM_KV_AT_END */
+	uint32_t flags;              /* WIMM_KV_* */
 	const void *request;         /* copied */
 	uint64_t request_bytes;
-	const uint32_t *pages;       /* copied. One for each page of the request, in its order */
+	const uint32_t *pages;       /* copied. One for each page of the request, in its order;
+				      * none where chunks are told */
 	uint64_t page_count;
 	uint64_t computed_token;     /* first token that is computed; those before are final */
 	uint64_t chunk_tokens;       /* a chunk's; 0: all in one */
@@ -309,7 +311,22 @@ WIMM_API WIMM_MUST_CHECK wimm_status wimm_kv_sender_open(struct wimm_kv_cache *c
  *  Thread: any.  Blocks: no. */
 WIMM_API uint64_t wimm_kv_sender_bump(struct wimm_kv_sender *sender, uint64_t steps);
 
-/** Steps that the sender goes through: chunks times layers. Thread: any.  Blocks: no. */
+/** Tell a sender that was opened with WIMM_KV_CHUNKS_TOLD of its next chunk, of any length, before
+ *  or after the word reaches its steps: for engines that choose chunks, and pages for them, as they
+ *  go. The chunk makes tokens before end_token final; the one that ends with the prompt is last.
+ *  pages  copied: the source of those pages of the request that begin before end_token and were not
+ *  told with an earlier chunk.
+ *  Returns: OK, E_INVAL, E_RANGE (a page), E_NOMEM, E_CLOSED (the sender has ended); words in
+ *  *error.
+ *  Thread: any, also callbacks; one at a time for a sender.  Blocks: no. */
+WIMM_API WIMM_MUST_CHECK wimm_status wimm_kv_sender_chunk(struct wimm_kv_sender *sender,
+							  uint64_t end_token,
+							  const uint32_t *pages,
+							  uint64_t page_count,
+							  struct wimm_error_info *error);
+
+/** Steps that the sender goes through: chunks (told so far) times layers.
+ *  Thread: any.  Blocks: no. */
 WIMM_API uint64_t wimm_kv_sender_steps(const struct wimm_kv_sender *sender);
 
 /** Send the tail, once: the first token and up to tail_room_bytes of anything else, copied by the

@@ -44,6 +44,7 @@ WIMM_PIN_NIC = 16
 WIMM_KV_ALL_RANKS = 4294967295
 WIMM_KV_FROM_VALUE = 1
 WIMM_KV_AT_END = 2
+WIMM_KV_CHUNKS_TOLD = 4
 
 
 class Scope(IntEnum):
@@ -849,6 +850,13 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
         POINTER(wimm_error_info),
     ]),
     "wimm_kv_sender_bump": (c_uint64, [c_void_p, c_uint64]),
+    "wimm_kv_sender_chunk": (c_int, [
+        c_void_p,
+        c_uint64,
+        POINTER(c_uint32),
+        c_uint64,
+        POINTER(wimm_error_info),
+    ]),
     "wimm_kv_sender_steps": (c_uint64, [c_void_p]),
     "wimm_kv_sender_tail": (c_int, [c_void_p, c_uint32, c_void_p, c_uint64]),
     "wimm_kv_sender_fail": (c_int, [c_void_p, c_int, c_char_p]),

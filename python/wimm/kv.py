@@ -210,10 +210,11 @@ class Cache(Child):
         """
         return Receiver(self, tokens, pages, first_token, prefill, tail, peers, note, deadline)
 
-    def send(self, request: Request | bytes, pages: Any, *, chunk_tokens: int = 0,
+    def send(self, request: Request | bytes, pages: Any = None, *, chunk_tokens: int = 0,
              computed_token: int = 0, watch: Watch | None = None, watch_value: int | None = None,
              at_end: bool = False, deadline: float | None = None) -> Sender:
-        """Serve a request from these pages, one for each of its pages.
+        """Serve a request from these pages, one for each of its pages. Without pages,
+        Sender.chunk() says chunk by chunk what is computed next, and where it lies.
 
         chunk_tokens    tokens that are computed at a time; 0: all at once
         computed_token  the first that is computed: those before it are final already
@@ -329,9 +330,14 @@ class Receiver(_Side):
     def close(self, wait: bool = True) -> None:
         """Give it up. Waits until no write of a live session can reach the pages any more; with
         wait=False, and inside a callback, that happens later."""
-        quiet = self._close_by(self._give_up)
+        quiet = self.give_up()
         if quiet is not None:
             self._wait_unless_in_callback(quiet, wait)
+
+    def give_up(self) -> Operation | None:
+        """Close it, and return what settles when no write of a live session can reach the pages
+        any more; None where that is so already."""
+        return self._close_by(self._give_up)
 
     def _give_up(self, _handle: int, own: int) -> Operation | None:
         quiet = Operation(self._engine, "end of a kv receiver", (self, self._cache))
@@ -351,15 +357,16 @@ class Receiver(_Side):
 
 
 class Sender(_Side):
-    """A request on the prefill side: `steps` times bump(), in between tail()."""
+    """A request on the prefill side: `steps` times bump(), in between chunk() and tail()."""
 
     def __init__(self, cache: Cache, data: bytes, pages: Any, chunk_tokens: int,
                  computed_token: int, watch: Watch | None, watch_value: int | None, at_end: bool,
                  deadline: float | None) -> None:
-        indices = indices_of(pages)
+        indices = indices_of(() if pages is None else pages)
         raw = memory_of(data, writable=False)
         flags = (_abi.WIMM_KV_AT_END if at_end else 0) | (
-            _abi.WIMM_KV_FROM_VALUE if watch_value is not None else 0)
+            _abi.WIMM_KV_FROM_VALUE if watch_value is not None else 0) | (
+            _abi.WIMM_KV_CHUNKS_TOLD if pages is None else 0)
         opts = _abi.wimm_kv_send_opts(
             size=ctypes.sizeof(_abi.wimm_kv_send_opts), flags=flags, request=raw.address,
             request_bytes=raw.length, pages=indices.pointer, page_count=indices.number,
@@ -371,7 +378,21 @@ class Sender(_Side):
         lib = cache.engine._lib
         super().__init__(cache, "kv sender", opts, lib.wimm_kv_sender_open)
         self._watch = watch
-        self.steps: int = lib.wimm_kv_sender_steps(self._use())  #: chunks times layers
+
+    @property
+    def steps(self) -> int:
+        """Chunks, those told so far, times layers."""
+        with self._lock:
+            value: int = self._engine._lib.wimm_kv_sender_steps(self._use())
+            return value
+
+    def chunk(self, end_token: int, pages: Any = ()) -> None:
+        """Of a sender without pages: the next chunk makes tokens before end_token final. pages are
+        the source of those that begin before it and were not told with an earlier chunk."""
+        indices = indices_of(pages)
+        with self._engine._gate, self._lock:
+            _call(self._engine._lib.wimm_kv_sender_chunk, self._use(),
+                  _calls.unsigned("end_token", end_token), indices.pointer, indices.number)
 
     def bump(self, steps: int = 1) -> int:
         """Say that the K and V of the next layer are final. Returns the word's new value."""

@@ -6,13 +6,7 @@
 #include "kv/map.h"
 #include "kv/mem.h"
 
-#include <stdbool.h>
 #include <string.h>
-
-/* The places of a page that a segment's pieces start at: parts times heads times tokens. */
-struct places {
-	uint32_t parts, heads, tokens;
-};
 
 static uint64_t gcd(uint64_t a, uint64_t b)
 {
@@ -26,7 +20,7 @@ static uint64_t gcd(uint64_t a, uint64_t b)
 }
 
 /* The longest step that reaches every piece of every page by whole numbers. */
-static uint64_t unit_of(const struct wimm_kv_layout *l, const struct places *n)
+static uint64_t unit_of(const struct wimm_kv_layout *l, const struct kv_places *n)
 {
 	uint64_t unit = l->pages > 1 ? l->page_stride_bytes : 0;
 
@@ -47,7 +41,7 @@ static uint64_t place_bytes(const struct wimm_kv_layout *l, uint32_t part, uint3
 }
 
 /* Whether one list of 32-bit indices in steps of `unit` reaches all of it. */
-static bool indexable(const struct wimm_kv_layout *l, const struct places *n, uint64_t unit)
+static bool indexable(const struct wimm_kv_layout *l, const struct kv_places *n, uint64_t unit)
 {
 	uint64_t last = (l->pages - 1) * l->page_stride_bytes +
 	                place_bytes(l, n->parts - 1, n->heads - 1, n->tokens - 1);
@@ -76,7 +70,7 @@ static wimm_status allocate(struct kv_plan *plan)
 }
 
 /* One lane for everything: the indices count units. */
-static void fill_joined(uint32_t *out, const struct wimm_kv_layout *l, const struct places *n,
+static void fill_joined(uint32_t *out, const struct wimm_kv_layout *l, const struct kv_places *n,
                         uint64_t unit, const uint32_t *pages, uint64_t count)
 {
 	for (uint64_t i = 0; i < count; i++)
@@ -89,10 +83,11 @@ static void fill_joined(uint32_t *out, const struct wimm_kv_layout *l, const str
 }
 
 /* A lane for each place: the indices are the pages, the place goes into the offset. */
-static void fill_apart(struct kv_plan *plan, const struct wimm_kv_layout *src,
-                       const struct wimm_kv_layout *dst, const struct places *n,
-                       const uint32_t *src_pages, const uint32_t *dst_pages)
+static void set_apart(struct kv_plan *plan, const struct wimm_kv_layout *src,
+                      const struct wimm_kv_layout *dst)
 {
+	const struct kv_places *n = &plan->places;
+
 	for (uint32_t i = 0; i < plan->lanes; i++) {
 		uint32_t token = i % n->tokens;
 		uint32_t head = i / n->tokens % n->heads;
@@ -100,13 +95,32 @@ static void fill_apart(struct kv_plan *plan, const struct wimm_kv_layout *src,
 
 		plan->lane[i].src_offset_bytes = place_bytes(src, part, head, token);
 		plan->lane[i].dst_offset_bytes = place_bytes(dst, part, head, token);
-		if (plan->pages == 0)
-			continue;
-		memcpy(plan->lane[i].src, src_pages, plan->pages * sizeof(*src_pages));
-		memcpy(plan->lane[i].dst, dst_pages, plan->pages * sizeof(*dst_pages));
 	}
 	plan->src_stride_bytes = src->page_stride_bytes;
 	plan->dst_stride_bytes = dst->page_stride_bytes;
+}
+
+/* One side's indices of pages first..first + count. */
+static void set_indices(struct kv_plan *plan, bool src, const struct wimm_kv_layout *l,
+                        const uint32_t *pages, uint64_t first, uint64_t count)
+{
+	for (uint32_t i = 0; i < plan->lanes; i++) {
+		uint32_t *out = (src ? plan->lane[i].src : plan->lane[i].dst) +
+		                first * plan->entries;
+
+		if (plan->joined)
+			fill_joined(out, l, &plan->places,
+			            src ? plan->src_stride_bytes : plan->dst_stride_bytes, pages,
+			            count);
+		else if (count != 0)
+			memcpy(out, pages, count * sizeof(*pages));
+	}
+}
+
+void kv_plan_tell(struct kv_plan *plan, const struct wimm_kv_layout *src, const uint32_t *src_pages,
+                  uint64_t first, uint64_t count)
+{
+	set_indices(plan, true, src, src_pages, first, count);
 }
 
 wimm_status kv_plan_init(struct kv_plan *plan, const struct wimm_kv_layout *src,
@@ -114,7 +128,7 @@ wimm_status kv_plan_init(struct kv_plan *plan, const struct wimm_kv_layout *src,
                          const uint32_t *src_pages, const uint32_t *dst_pages, uint64_t pages)
 {
 	struct kv_cut cut = kv_map_cut(src, dst, segment->heads);
-	const struct places n = { kv_layout_parts(src), cut.by_head ? segment->heads : 1,
+	const struct kv_places n = { kv_layout_parts(src), cut.by_head ? segment->heads : 1,
 		                  cut.by_token ? src->page_tokens : 1 };
 	uint64_t src_unit = unit_of(src, &n);
 	uint64_t dst_unit = unit_of(dst, &n);
@@ -128,6 +142,8 @@ wimm_status kv_plan_init(struct kv_plan *plan, const struct wimm_kv_layout *src,
 	plan->pages = pages;
 	plan->entries = joined ? places : 1;
 	plan->lanes = joined ? 1 : places;
+	plan->places = n;
+	plan->joined = joined;
 	plan->piece_bytes = segment->piece_bytes;
 	plan->src_layer_bytes = src->layer_stride_bytes;
 	plan->dst_layer_bytes = dst->layer_stride_bytes;
@@ -137,11 +153,12 @@ wimm_status kv_plan_init(struct kv_plan *plan, const struct wimm_kv_layout *src,
 	if (joined) {
 		plan->src_stride_bytes = src_unit;
 		plan->dst_stride_bytes = dst_unit;
-		fill_joined(plan->lane[0].src, src, &n, src_unit, src_pages, pages);
-		fill_joined(plan->lane[0].dst, dst, &n, dst_unit, dst_pages, pages);
 	} else {
-		fill_apart(plan, src, dst, &n, src_pages, dst_pages);
+		set_apart(plan, src, dst);
 	}
+	if (src_pages != NULL)
+		kv_plan_tell(plan, src, src_pages, 0, pages);
+	set_indices(plan, false, dst, dst_pages, 0, pages);
 	for (uint32_t i = 0; i < plan->lanes; i++) {
 		plan->lane[i].src_offset_bytes +=
 			src->offset_bytes + segment->src_head * src->head_stride_bytes;

@@ -85,6 +85,8 @@ static uint64_t chunk_end(const struct wimm_kv_sender *s, uint64_t chunk)
 {
 	uint64_t token, page;
 
+	if (s->told)
+		return s->chunk_pages[chunk];
 	if (chunk + 1 == s->chunks)
 		return s->pages; /* the one that the prompt ends in too */
 	token = s->computed_token + (chunk + 1) * s->chunk_tokens;
@@ -113,6 +115,12 @@ static wimm_status send_lane(struct wimm_kv_sender *s, uint64_t first, uint64_t 
 	return st;
 }
 
+/* Whether `goal` is the last word about it. */
+static bool all_told(const struct wimm_kv_sender *s)
+{
+	return !s->told || s->told_token == s->tokens || s->pages == 0;
+}
+
 /* Every step that the word has reached, each once, in order. */
 static wimm_status send_steps(struct wimm_kv_sender *s)
 {
@@ -120,7 +128,7 @@ static wimm_status send_steps(struct wimm_kv_sender *s)
 
 	if (reached > s->goal) /* also below the start: a value yet to come */
 		reached = (int64_t)reached < 0 ? 0 : s->goal;
-	if (s->at_end && reached < s->goal)
+	if (s->at_end && (reached < s->goal || !all_told(s)))
 		return WIMM_OK;
 	while (s->step < reached) {
 		uint64_t chunk = s->step / s->layers;
@@ -216,7 +224,7 @@ static bool is_over(const struct wimm_kv_sender *s)
 		return false;
 	if (s->base.status != WIMM_OK)
 		return !s->tell;
-	return s->step == s->goal && !s->empty_due &&
+	return s->step == s->goal && all_told(s) && !s->empty_due &&
 	       (s->tail == TAIL_NONE || s->tail == TAIL_SENT);
 }
 
@@ -282,6 +290,7 @@ void kv_sender_destroy(struct kv_object *o)
 	KV_FOR_EACH(it, &s->spare_flights)
 	kv_free(KV_ENTRY(it, struct flight, link));
 	kv_plan_fini(&s->plan);
+	kv_free(s->chunk_pages);
 	kv_free(s);
 }
 
@@ -294,7 +303,94 @@ uint64_t wimm_kv_sender_bump(struct wimm_kv_sender *s, uint64_t steps)
 
 uint64_t wimm_kv_sender_steps(const struct wimm_kv_sender *s)
 {
-	return s->steps;
+	uint64_t steps;
+
+	kv_lock(s->base.cache);
+	steps = s->steps;
+	kv_unlock(s->base.cache);
+	return steps;
+}
+
+/* Pages that begin before a token, counted from the request's first. */
+static uint64_t pages_before(const struct wimm_kv_sender *s, uint64_t token, bool whole)
+{
+	uint64_t tokens = token > s->first_token ? token - s->first_token : 0;
+
+	return (tokens + (whole ? 0 : s->page_tokens - 1)) / s->page_tokens;
+}
+
+static wimm_status check_chunk(const struct wimm_kv_sender *s, uint64_t end_token,
+                               const uint32_t *pages, uint64_t page_count,
+                               struct wimm_error_info *error)
+{
+	uint64_t need = pages_before(s, end_token, false) - pages_before(s, s->told_token, false);
+	uint64_t most = s->base.cache->layout.pages;
+
+	if (!s->told || end_token <= s->told_token || end_token > s->tokens)
+		return kv_error(error, WIMM_E_INVAL,
+		                "kv sender: a chunk up to token %" PRIu64
+		                ", told so far are %" PRIu64 " of %" PRIu64 "%s",
+		                end_token, s->told_token, s->tokens,
+		                s->told ? "" : "; its chunks are not told");
+	if (page_count != need || (pages == NULL && need != 0))
+		return kv_error(error, WIMM_E_INVAL,
+		                "kv sender: %" PRIu64 " pages, tokens %" PRIu64 " to %" PRIu64
+		                " begin %" PRIu64,
+		                page_count, s->told_token, end_token, need);
+	for (uint64_t i = 0; i < page_count; i++)
+		if (pages[i] >= most)
+			return kv_error(error, WIMM_E_RANGE,
+			                "kv sender: page %" PRIu32 ", the cache has %" PRIu64,
+			                pages[i], most);
+	return WIMM_OK;
+}
+
+/* Room for one more chunk. */
+static wimm_status grow_chunks(struct wimm_kv_sender *s)
+{
+	uint64_t room = s->chunk_room != 0 ? 2 * s->chunk_room : 16;
+	uint64_t *grown;
+
+	if (s->chunks < s->chunk_room)
+		return WIMM_OK;
+	grown = kv_calloc(room, sizeof(*grown));
+	if (grown == NULL)
+		return WIMM_E_NOMEM;
+	if (s->chunks != 0)
+		memcpy(grown, s->chunk_pages, s->chunks * sizeof(*grown));
+	kv_free(s->chunk_pages);
+	s->chunk_pages = grown;
+	s->chunk_room = room;
+	return WIMM_OK;
+}
+
+wimm_status wimm_kv_sender_chunk(struct wimm_kv_sender *s, uint64_t end_token,
+                                 const uint32_t *pages, uint64_t page_count,
+                                 struct wimm_error_info *error)
+{
+	wimm_status st;
+
+	if (s == NULL)
+		return kv_error(error, WIMM_E_INVAL, "kv sender: an argument is missing");
+	kv_lock(s->base.cache);
+	st = check_chunk(s, end_token, pages, page_count, error);
+	if (st == WIMM_OK && (s->base.reported || s->base.status != WIMM_OK))
+		st = kv_error(error, WIMM_E_CLOSED, "kv sender: it has ended");
+	if (st == WIMM_OK && grow_chunks(s) != WIMM_OK)
+		st = kv_error(error, WIMM_E_NOMEM, "kv sender: no memory for another chunk");
+	if (st == WIMM_OK) {
+		if (s->pages != 0)
+			kv_plan_tell(&s->plan, &s->base.cache->layout, pages, s->told_pages,
+			             page_count);
+		s->told_pages += page_count;
+		s->told_token = end_token;
+		s->chunk_pages[s->chunks++] = pages_before(s, end_token, end_token != s->tokens);
+		s->steps = s->chunks * s->layers;
+		s->goal = s->pages != 0 ? s->steps : 0;
+		kv_cache_kick(s->base.cache); /* the word may have reached it already */
+	}
+	kv_unlock(s->base.cache);
+	return st;
 }
 
 wimm_status wimm_kv_sender_tail(struct wimm_kv_sender *s, uint32_t first_token, const void *data,

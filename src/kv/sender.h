@@ -16,10 +16,11 @@ enum tail_state {
 struct wimm_kv_sender {
 	struct kv_object base;
 
-	/* Fixed after open. */
+	/* Fixed after open; where chunks are told, `chunks`, `steps` and `goal` grow with them. */
 	struct wimm_kv_watch *watch;
 	bool own_watch;
 	bool at_end;
+	bool told; /* its chunks are told, chunk by chunk */
 	bool lead; /* serves the first segment: sends the tail */
 	bool wants_tail;
 	uint32_t layers;
@@ -28,6 +29,7 @@ struct wimm_kv_sender {
 	uint64_t first_token;
 	uint64_t computed_token;
 	uint64_t chunk_tokens;
+	uint64_t tokens;
 	uint64_t chunks;
 	uint64_t steps;
 	uint64_t goal; /* those that have to be waited for: 0 where nothing is written */
@@ -41,6 +43,10 @@ struct wimm_kv_sender {
 	struct kv_remote *remote;
 	struct kv_remote *tail_remote;
 	uint32_t slot; /* of the tail; UINT32_MAX: none */
+	uint64_t *chunk_pages; /* told: pages that are final after each chunk; `chunks` of them */
+	uint64_t chunk_room;
+	uint64_t told_token; /* the last chunk's end; all is told when it is `tokens` */
+	uint64_t told_pages; /* whose source is known */
 	uint64_t step;
 	uint32_t lane;
 	bool empty_due; /* a request without any write: only the immediate */

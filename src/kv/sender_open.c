@@ -49,11 +49,17 @@ static wimm_status check_opts(const struct wimm_kv_send_opts *o, struct wimm_err
 	for (size_t i = 0; i < sizeof(o->reserved) / sizeof(o->reserved[0]); i++)
 		if (o->reserved[i] != 0)
 			return kv_error(error, WIMM_E_INVAL, "kv sender: reserved is not zero");
-	if ((o->flags & ~(WIMM_KV_FROM_VALUE | WIMM_KV_AT_END)) != 0 || o->request == NULL ||
+	if ((o->flags & ~(WIMM_KV_FROM_VALUE | WIMM_KV_AT_END | WIMM_KV_CHUNKS_TOLD)) != 0 ||
+	    o->request == NULL ||
 	    (o->pages == NULL && o->page_count != 0))
 		return kv_error(error, WIMM_E_INVAL,
 		                "kv sender: no request or no pages, or "
 		                "unknown flags");
+	if ((o->flags & WIMM_KV_CHUNKS_TOLD) != 0 &&
+	    (o->page_count != 0 || o->computed_token != 0 || o->chunk_tokens != 0))
+		return kv_error(error, WIMM_E_INVAL,
+		                "kv sender: pages, computed_token or chunk_tokens beside chunks "
+		                "that are told");
 	return WIMM_OK;
 }
 
@@ -87,7 +93,9 @@ static wimm_status check_pair(const struct wimm_kv_cache *cache, const struct wi
 static wimm_status check_pages(const struct wimm_kv_cache *cache, const struct kv_request *q,
                                const struct wimm_kv_send_opts *o, struct wimm_error_info *error)
 {
-	if (o->page_count != q->r.page_count)
+	bool told = (o->flags & WIMM_KV_CHUNKS_TOLD) != 0;
+
+	if (!told && o->page_count != q->r.page_count)
 		return kv_error(error, WIMM_E_INVAL,
 		                "kv sender: %" PRIu64 " pages, the request has %" PRIu64,
 		                o->page_count, q->r.page_count);
@@ -95,8 +103,8 @@ static wimm_status check_pages(const struct wimm_kv_cache *cache, const struct k
 		return kv_error(error, WIMM_E_INVAL,
 		                "kv sender: computed_token %" PRIu64 " of %" PRIu64 " tokens",
 		                o->computed_token, q->r.tokens);
-	for (uint64_t i = 0; i < o->page_count; i++) {
-		if (o->pages[i] >= cache->layout.pages)
+	for (uint64_t i = 0; i < q->r.page_count; i++) {
+		if (!told && o->pages[i] >= cache->layout.pages)
 			return kv_error(error, WIMM_E_RANGE,
 			                "kv sender: page %" PRIu32 ", the cache has %" PRIu64,
 			                o->pages[i], cache->layout.pages);
@@ -140,7 +148,8 @@ static wimm_status make_plan(struct wimm_kv_sender *s, const struct kv_request *
 		return kv_error(error, WIMM_E_NOMEM, "kv sender: no memory for its pages");
 	for (uint64_t i = 0; i < s->pages; i++)
 		dst_pages[i] = kv_blob_page(q, i);
-	st = kv_plan_init(&s->plan, own, &q->r.decode, &segment, o->pages, dst_pages, s->pages);
+	st = kv_plan_init(&s->plan, own, &q->r.decode, &segment,
+	                  s->told ? NULL : o->pages, dst_pages, s->pages);
 	kv_free(dst_pages);
 	return st == WIMM_OK ? st : kv_error(error, st, "kv sender: no memory for its pages");
 }
@@ -153,15 +162,16 @@ static void set_steps(struct wimm_kv_sender *s, const struct kv_request *q,
 	s->layers = s->base.cache->layout.layers;
 	s->page_tokens = s->base.cache->layout.page_tokens;
 	s->first_token = q->r.first_token;
+	s->tokens = q->r.tokens;
 	s->computed_token = o->computed_token;
 	s->chunk_tokens = o->chunk_tokens != 0 ? o->chunk_tokens : left;
-	s->chunks = left == 0 ? 0 : (left + s->chunk_tokens - 1) / s->chunk_tokens;
+	s->chunks = left == 0 || s->told ? 0 : (left + s->chunk_tokens - 1) / s->chunk_tokens;
 	s->from = kv_watch_value(s->watch);
 	if ((o->flags & WIMM_KV_FROM_VALUE) != 0)
 		s->from = o->watch_value;
 	s->steps = s->chunks * s->layers;
 	s->goal = s->pages != 0 ? s->steps : 0;
-	if (s->pages != 0 && s->chunks == 0) {
+	if (s->pages != 0 && s->chunks == 0 && !s->told) {
 		/* All of it is final already: as if one chunk had just been computed. */
 		s->chunks = 1;
 		s->goal = s->layers;
@@ -253,6 +263,7 @@ static struct wimm_kv_sender *sender_alloc(struct wimm_kv_cache *cache, const st
 	s->base.turn = kv_sender_turn;
 	s->base.destroy = kv_sender_destroy;
 	s->at_end = (o->flags & WIMM_KV_AT_END) != 0;
+	s->told = (o->flags & WIMM_KV_CHUNKS_TOLD) != 0;
 	s->slot = UINT32_MAX;
 	kv_link_init(&s->follow);
 	kv_link_init(&s->flights);

@@ -239,3 +239,24 @@ def test_kv_bad_callback_of_a_request_is_reported(provider, monkeypatch):
     assert other.take_message(1, receiver.request) is True
     assert seen.wait(TIMEOUT)
     sides.close()
+
+
+def test_kv_told_chunks_and_a_receiver_given_up(sides):
+    """Goal: pages that come with their chunks arrive; give_up() settles when nothing writes."""
+    receiver = sides.into.receive(10, [6, 1, 3], tail=False, deadline=TIMEOUT)
+    with sides.out.send(receiver.request) as sender:
+        sender.chunk(3, [0])
+        sender.bump(LAYERS)
+        sender.chunk(10, [7, 2])
+        assert sender.steps == 2 * LAYERS
+        with pytest.raises(wimm.Error) as refused:
+            sender.chunk(10)
+        assert "told so far are 10 of 10" in str(refused.value)
+        sender.bump(LAYERS)
+        receiver.result(TIMEOUT)
+        sender.result(TIMEOUT)
+    assert np.array_equal(sides.dst[:, [6, 1, 3]], sides.src[:, [0, 7, 2]])
+    receiver.close()
+    receiver = sides.into.receive(4, [0], tail=False, peers=[sides.peer])
+    receiver.give_up().result(TIMEOUT)
+    assert receiver.give_up() is None

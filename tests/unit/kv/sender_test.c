@@ -257,6 +257,65 @@ static void sender_chunks_send_pages_when_they_are_complete(void **state)
 	}
 }
 
+static void sender_told_chunks_sends_the_pages_that_came_with_them(void **state)
+{
+	/* Goal: chunks of unequal length whose pages are known one chunk at a time, told before the
+	 * word moves or behind it: every page leaves once, with the chunk that completes it. */
+	static const struct {
+		uint64_t first_token, ends[4], begun[4], sent[4];
+		uint32_t chunks;
+	} rows[] = {
+		{ 0, { 18 }, { 5 }, { 5 }, 1 },
+		{ 0, { 3, 9, 18 }, { 1, 2, 2 }, { 0, 2, 3 }, 3 },
+		{ 8, { 4, 10, 17, 18 }, { 0, 1, 2, 0 }, { 0, 0, 2, 1 }, 4 },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < 2 * sizeof(rows) / sizeof(rows[0]); i++) {
+		bool behind = i % 2 == 1;
+		struct story s = { .pair = { .provider = NULL } };
+		uint64_t count = 5 - rows[i / 2].first_token / 4, told = 0, token = 0;
+		struct wimm_kv_receive_opts r = kv_receive_opts(&s.got, TOKENS, dst_pages, count);
+		struct wimm_kv_send_opts o = kv_send_opts(&s.sent, NULL, NULL, 0);
+		struct wimm_kv_layout l = kv_small(1, 0);
+		uint32_t page = 99;
+
+		r.first_token = rows[i / 2].first_token;
+		o.flags = WIMM_KV_CHUNKS_TOLD;
+		story_open(&s, NULL);
+		story_begin(&s, &r, &o);
+		for (uint32_t k = 0; k < rows[i / 2].chunks; k++) {
+			uint64_t begun = rows[i / 2].begun[k];
+
+			if (behind)
+				wimm_kv_sender_bump(s.sender, 4);
+			assert_int_equal(wimm_kv_sender_chunk(s.sender, token, NULL, 0, NULL),
+			                 WIMM_E_INVAL);
+			assert_int_equal(wimm_kv_sender_chunk(s.sender, rows[i / 2].ends[k],
+			                                      src_pages + told, begun + 1, NULL),
+			                 WIMM_E_INVAL);
+			if (begun == 1)
+				assert_int_equal(wimm_kv_sender_chunk(s.sender, rows[i / 2].ends[k],
+				                                      &page, 1, NULL),
+				                 WIMM_E_RANGE);
+			assert_ok(wimm_kv_sender_chunk(s.sender, rows[i / 2].ends[k],
+			                               src_pages + told, begun, NULL));
+			told += begun;
+			token = rows[i / 2].ends[k];
+			if (!behind)
+				wimm_kv_sender_bump(s.sender, 4);
+		}
+		kv_wait(&s.pair, &s.got, WIMM_OK);
+		kv_wait(&s.pair, &s.sent, WIMM_OK);
+		check_calls(&l, rows[i / 2].sent, rows[i / 2].chunks);
+		kv_check_pages(&s.pair, 0, src_pages, dst_pages, count);
+		assert_int_equal(wimm_kv_sender_steps(s.sender), 4 * rows[i / 2].chunks);
+		assert_int_equal(wimm_kv_sender_chunk(s.sender, TOKENS, NULL, 0, NULL),
+		                 WIMM_E_INVAL);
+		story_close(&s);
+	}
+}
+
 static void case_57_full_prefix_hit_tells_both_sides(void **state)
 {
 	/* Goal: no page to send, with and without a tail: one immediate, both sides report. */
@@ -567,6 +626,7 @@ int main(void)
 		cmocka_unit_test(sender_bumped_layer_by_layer_delivers_every_page),
 		cmocka_unit_test(case_77_skipped_values_send_each_layer_once_in_order),
 		cmocka_unit_test(sender_chunks_send_pages_when_they_are_complete),
+		cmocka_unit_test(sender_told_chunks_sends_the_pages_that_came_with_them),
 		cmocka_unit_test(case_57_full_prefix_hit_tells_both_sides),
 		cmocka_unit_test(sender_at_the_end_sends_nothing_before_the_last_step),
 		cmocka_unit_test(sender_refused_for_want_of_room_tries_again),
