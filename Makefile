@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Thin calls: Meson builds, scripts/parts.txt lists what the checks run.
-.PHONY: all setup build check check-deep coverage demo demo-hosts bench mutants soak spec clean
+.PHONY: all setup build check check-deep check-vllm coverage demo demo-hosts bench mutants soak spec clean
 
 all: build
 
@@ -20,6 +20,11 @@ check-deep: setup
 # The Promela models and their broken variants.
 spec: setup
 	@spec/run.sh
+
+# Inside a real vLLM on the CPU. Makes its environment outside the tree if it is missing.
+check-vllm: build
+	@tests/vllm/env/make.sh
+	@.venv/bin/python -m pytest -q -rs tests/vllm
 
 soak: setup
 	@scripts/run_parts.py soak

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One vLLM instance in one process, steered by JSON lines on standard input; says JSON lines on
+standard output. It steps the engine whenever there is something to do, as a server would.
+
+Run by tests/vllm/conftest.py in the environment that has vLLM.
+"""
+import contextlib
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+import zlib
+
+
+def say(event, **what):
+    print(json.dumps({"event": event, **what}), file=sys.__stdout__, flush=True)
+
+
+class Faults:
+    """What goes wrong on purpose. They change this process's objects, not the package."""
+
+    def __init__(self, worker):
+        self.worker = worker
+        self.source = worker.saves._source
+        self.layer_done = worker.saves.layer_done
+        self.go = threading.Event()
+
+    def clear(self):
+        self.worker.saves._source, self.worker.saves.layer_done = self.source, self.layer_done
+        self.go.set()
+
+    def drop(self):
+        """No page's bytes are sent: the null block goes in its place, every immediate arrives."""
+        self.worker.saves._source = lambda *args: [0] * len(self.source(*args))
+
+    def lose(self, page):
+        """One page's bytes are not sent."""
+        def source(job, first, end):
+            blocks = self.source(job, first, end)
+            if first <= page < first + len(blocks):
+                blocks[page - first] = 0
+            return blocks
+
+        self.worker.saves._source = source
+
+    def die_after_layer(self, layer):
+        """This process is gone between two layers of a prompt."""
+        def layer_done(index):
+            self.layer_done(index)
+            if index == layer and self.worker.saves._active:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        self.worker.saves.layer_done = layer_done
+
+    def stop_after_layer(self, layer):
+        """The forward pass stands still there, until "go" comes."""
+        def layer_done(index):
+            self.layer_done(index)
+            if index == layer and self.worker.saves._active:
+                say("stopped")
+                self.go.wait(60)
+
+        self.go.clear()
+        self.worker.saves.layer_done = layer_done
+
+
+class Instance:
+    def __init__(self, options):
+        from vllm import LLM
+        from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+        extra = options.pop("extra", {})
+        self.llm = LLM(**{
+            "dtype": "float32", "enforce_eager": True, "max_model_len": 1024, "max_num_seqs": 8,
+            "max_num_batched_tokens": 1024, "seed": 0, "kv_cache_memory_bytes": 64 << 20,
+            "enable_prefix_caching": False, **options, "kv_transfer_config": {
+                "kv_connector": "WimmConnector", "kv_connector_module_path": "wimm.vllm",
+                "kv_role": "kv_both",
+                "kv_load_failure_policy": options.pop("on_failure", "recompute"),
+                "kv_connector_extra_config": {"nics": "127.0.0.1:0", **extra}}})
+        self.engine = self.llm.llm_engine
+        self.scheduler = self.engine.engine_core.engine_core.scheduler
+        self.worker = get_kv_transfer_group()._worker
+        self.faults = Faults(self.worker)
+        self.commands = queue.Queue()
+        self.sums = {}     # by transfer: of the pages, layer by layer
+        self.blocks = {}   # by transfer
+        self._watch()
+
+    def _watch(self):
+        """Note where pages lie, and what they hold when a load is reported."""
+        loads, saves = self.worker.loads, self.worker.saves
+        report, begin = loads._report, saves.begin
+
+        def reported(loading):
+            load = loading.load
+            self.blocks[load.transfer] = list(load.blocks)
+            self.sums[load.transfer] = self.sums_of(load.blocks)
+            say("loaded", transfer=load.transfer, failed=loading.failed, blocks=load.blocks,
+                first_token=load.first_token)
+            report(loading)
+
+        def began(step):
+            for save in step.saves:
+                self.blocks.setdefault(save.transfer, []).extend(save.blocks)
+            begin(step)
+
+        loads._report, saves.begin = reported, began
+
+    def sums_of(self, blocks):
+        tensors = self.worker.shape.keep
+        return [[zlib.crc32(t[block].contiguous().numpy().tobytes()) for block in blocks]
+                for t in tensors]
+
+    def free_blocks(self):
+        return self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+
+    def add(self, name, prompt, tokens, params=None):
+        from vllm import SamplingParams
+
+        self.engine.add_request(name, {"prompt_token_ids": prompt}, SamplingParams(
+            temperature=0, max_tokens=tokens, ignore_eos=True,
+            extra_args={"kv_transfer_params": params} if params else None))
+
+    def command(self, name, args):
+        if name == "add":
+            self.add(**args)
+        elif name == "abort":
+            self.engine.abort_request([args["name"]])
+        elif name == "free":
+            say("free", blocks=self.free_blocks(), requests=len(self.scheduler.requests),
+                states=[r.status.name for r in self.scheduler.requests.values()])
+        elif name == "sums":
+            transfer = args["transfer"]
+            if transfer not in self.sums:
+                self.sums[transfer] = self.sums_of(self.blocks[transfer])
+            say("sums", sums=self.sums[transfer], blocks=self.blocks[transfer])
+        elif name == "fault":
+            self.faults.clear()
+            getattr(self.faults, args.pop("kind"))(**args)
+            say("fault")
+        else:
+            raise ValueError(name)
+
+    def run(self):
+        threading.Thread(target=self.read, daemon=True).start()
+        say("ready", address=self.worker.address, free=self.free_blocks())
+        while True:
+            busy = self.scheduler.has_requests()
+            try:
+                command = self.commands.get(block=not busy)
+            except queue.Empty:
+                pass
+            else:
+                if command is None:
+                    return
+                self.command(command.pop("do"), command)
+            if self.scheduler.has_requests():
+                for output in self.engine.step():
+                    if output.finished:
+                        one = output.outputs[0]
+                        say("done", name=output.request_id, tokens=list(one.token_ids),
+                            reason=one.finish_reason, params=output.kv_transfer_params)
+
+    def read(self):
+        for line in sys.stdin:
+            command = json.loads(line)
+            if command["do"] == "go":  # for a pass that stands still
+                self.faults.go.set()
+            else:
+                self.commands.put(command)
+        self.commands.put(None)
+
+
+def main():
+    with contextlib.redirect_stdout(sys.stderr):
+        instance = Instance(json.loads(sys.argv[1]))
+        instance.run()
+        instance.worker.close()
+
+
+if __name__ == "__main__":
+    main()
