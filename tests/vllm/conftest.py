@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 ENV = Path(os.environ.get("WIMM_VLLM_ENV", Path.home() / ".cache" / "wimm-vllm"))
 PYTHON = ENV / "bin" / "python"
-DEADLINE_S = 120
+DEADLINE_S = 240
 
 
 def environ(**more):
