@@ -255,6 +255,31 @@ static void region_that_cannot_be_is_refused(void **state)
 	nothing_happened(p);
 }
 
+/* Goal: a region is as long as was asked for, to the byte, on both sides. */
+static void region_has_the_length_it_was_registered_with(void **state)
+{
+	static const uint64_t lengths[] = { 1, 63, 4096, 4097 };
+	struct both *p = pair_open(8192);
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
+		struct wimm_remote_mr *remote = NULL;
+		struct wimm_mr *mr = NULL;
+		struct wimm_mr_desc desc;
+
+		assert_ok(wimm_reg_mr(p->b->engine, p->b->mem + 1, lengths[i], NULL, &mr));
+		assert_int_equal(wimm_mr_len_bytes(mr), lengths[i]);
+		assert_ok(wimm_mr_get_desc(mr, &desc));
+		assert_ok(wimm_open_remote_mr(p->a->engine, &desc, &remote));
+		assert_int_equal(wimm_remote_mr_len_bytes(remote), lengths[i]);
+		assert_ok(wimm_close_remote_mr(p->a->engine, remote));
+		assert_ok(wimm_dereg_mr(p->b->engine, mr, NULL));
+	}
+	assert_int_equal(wimm_mr_len_bytes(p->b->mr), 8192);
+	assert_int_equal(wimm_mr_len_bytes(NULL), 0);
+	nothing_happened(p);
+}
+
 static void never(void *context, const struct wimm_received *received)
 {
 	(void)context;
@@ -375,6 +400,7 @@ static const struct contract_case cases[] = {
 	CASE(page_lists_of_unequal_length_case_58_are_refused),
 	CASE(page_overlap_by_stride_case_59_is_refused),
 	CASE(region_that_cannot_be_is_refused),
+	CASE(region_has_the_length_it_was_registered_with),
 	CASE(small_calls_refuse_bad_arguments),
 	CASE(open_with_bad_options_is_refused),
 };
