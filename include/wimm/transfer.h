@@ -17,6 +17,9 @@ extern "C" {
 #define WIMM_BLOCK 8u         /* wait for room, until the deadline, instead of returning AGAIN; not
 			       * in callbacks */
 #define WIMM_PIN_NIC 16u      /* use the local NIC `nic_index` only */
+#define WIMM_AFTER_STREAM 32u /* begin when all that a CUDA stream holds at the call is done;
+			       * nothing waits in the stream for it. 0, 1 and 2 are CUDA's default
+			       * streams, of the source's card */
 
 /** One contiguous write. */
 struct wimm_write {
@@ -30,7 +33,8 @@ struct wimm_write {
 	uint64_t dst_offset_bytes;
 	uint64_t len_bytes;          /* 0..; 0 carries only the immediate */
 	uint64_t deadline_us;        /* from now; 0 = none */
-	uint64_t reserved[2];
+	void *stream;                /* with WIMM_AFTER_STREAM: that one; else NULL */
+	uint64_t reserved[1];
 };
 #define WIMM_WRITE_INIT { .size = sizeof(struct wimm_write) }
 
@@ -54,7 +58,8 @@ struct wimm_paged_writes {
 	struct wimm_pages dst_pages;
 	uint64_t page_len_bytes;
 	uint64_t deadline_us;        /* from now; 0 = none */
-	uint64_t reserved[2];
+	void *stream;                /* as in struct wimm_write */
+	uint64_t reserved[1];
 };
 #define WIMM_PAGED_WRITES_INIT { .size = sizeof(struct wimm_paged_writes) }
 
@@ -78,7 +83,8 @@ struct wimm_scatter {
 	const struct wimm_scatter_entry *entries; /* copied by the call */
 	uint64_t count;              /* 0..2^32 - 1; none: done at once */
 	uint64_t deadline_us;        /* from now; 0 = none */
-	uint64_t reserved[2];
+	void *stream;                /* as in struct wimm_write */
+	uint64_t reserved[1];
 };
 #define WIMM_SCATTER_INIT { .size = sizeof(struct wimm_scatter) }
 
@@ -87,7 +93,8 @@ struct wimm_scatter {
  *  Returns: OK (accepted: settles exactly once), AGAIN (no room; nothing changed), E_INVAL, E_RANGE
  *  (either side, figures in wimm_last_error_text()), E_LIMIT (pages too long for
  *  the provider, more than 2^32 - 1 entries), E_REVOKED, E_PEER_LOST, E_PEER_RESTARTED (the text
- *  names both instances), E_NOMEM, E_CLOSED, E_FORKED.
+ *  names both instances), E_NOMEM, E_CLOSED, E_FORKED; with WIMM_AFTER_STREAM also E_UNSUPPORTED
+ *  (no CUDA in use, a stream that is being captured into a graph), E_SYSTEM.
  *  Thread: any, also callbacks (without WIMM_BLOCK).  Blocks: only with WIMM_BLOCK.
  *  Owns: the source bytes must not change, and stay registered, until the operation has settled.
  *  Settled with E_QUARANTINED, which only provider "host" says: the write has failed, but a peer

@@ -41,6 +41,7 @@ WIMM_IMM_ONCE = 2
 WIMM_CONFIRMED = 4
 WIMM_BLOCK = 8
 WIMM_PIN_NIC = 16
+WIMM_AFTER_STREAM = 32
 WIMM_KV_ALL_RANKS = 4294967295
 WIMM_KV_FROM_VALUE = 1
 WIMM_KV_AT_END = 2
@@ -337,28 +338,6 @@ class wimm_engine_stats(Structure):
     ]
 
 
-class wimm_owes(Structure):
-    """struct wimm_owes"""
-
-    _fields_ = [
-        ("peer", c_uint64),
-        ("count", c_uint64),
-    ]
-
-
-class wimm_expect_opts(Structure):
-    """struct wimm_expect_opts"""
-
-    _fields_ = [
-        ("size", c_uint32),
-        ("flags", c_uint32),
-        ("deadline_us", c_uint64),
-        ("owes", POINTER(wimm_owes)),
-        ("owes_count", c_uint64),
-        ("reserved", c_uint64 * 4),
-    ]
-
-
 class wimm_mr_desc(Structure):
     """struct wimm_mr_desc"""
 
@@ -388,6 +367,28 @@ class wimm_mr_opts(Structure):
     ]
 
 
+class wimm_owes(Structure):
+    """struct wimm_owes"""
+
+    _fields_ = [
+        ("peer", c_uint64),
+        ("count", c_uint64),
+    ]
+
+
+class wimm_expect_opts(Structure):
+    """struct wimm_expect_opts"""
+
+    _fields_ = [
+        ("size", c_uint32),
+        ("flags", c_uint32),
+        ("deadline_us", c_uint64),
+        ("owes", POINTER(wimm_owes)),
+        ("owes_count", c_uint64),
+        ("reserved", c_uint64 * 4),
+    ]
+
+
 class wimm_write(Structure):
     """struct wimm_write"""
 
@@ -402,7 +403,8 @@ class wimm_write(Structure):
         ("dst_offset_bytes", c_uint64),
         ("len_bytes", c_uint64),
         ("deadline_us", c_uint64),
-        ("reserved", c_uint64 * 2),
+        ("stream", c_void_p),
+        ("reserved", c_uint64 * 1),
     ]
 
 
@@ -431,7 +433,8 @@ class wimm_paged_writes(Structure):
         ("dst_pages", wimm_pages),
         ("page_len_bytes", c_uint64),
         ("deadline_us", c_uint64),
-        ("reserved", c_uint64 * 2),
+        ("stream", c_void_p),
+        ("reserved", c_uint64 * 1),
     ]
 
 
@@ -459,7 +462,8 @@ class wimm_scatter(Structure):
         ("entries", POINTER(wimm_scatter_entry)),
         ("count", c_uint64),
         ("deadline_us", c_uint64),
-        ("reserved", c_uint64 * 2),
+        ("stream", c_void_p),
+        ("reserved", c_uint64 * 1),
     ]
 
 
@@ -709,20 +713,6 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "wimm_progress_fd": (c_int, [c_void_p]),
     "wimm_engine_get_stats": (c_int, [c_void_p, POINTER(wimm_engine_stats)]),
     "wimm_info_json": (c_int, [POINTER(c_char), c_size_t, POINTER(c_size_t)]),
-    "wimm_expect_imm_count": (c_int, [
-        c_void_p,
-        c_uint32,
-        c_uint64,
-        POINTER(wimm_expect_opts),
-        POINTER(wimm_on_done),
-        POINTER(c_uint64),
-    ]),
-    "wimm_poll_imm": (c_int, [c_void_p, c_uint32, POINTER(c_uint64)]),
-    "wimm_forget_imm": (c_int, [c_void_p, c_uint32, POINTER(c_uint64)]),
-    "wimm_mirror_enable": (c_int, [c_void_p, c_uint32, POINTER(c_uint64)]),
-    "wimm_mirror_disable": (c_int, [c_void_p, c_uint32, POINTER(c_uint64)]),
-    "wimm_mirror_load": (c_uint64, [POINTER(c_uint64)]),
-    "wimm_retire_imm": (c_int, [c_void_p, c_uint32, POINTER(wimm_on_done), POINTER(c_uint64)]),
     "wimm_alloc": (c_int, [c_uint64, POINTER(wimm_alloc_opts), POINTER(c_void_p)]),
     "wimm_free": (c_int, [c_void_p]),
     "wimm_reg_mr": (c_int, [
@@ -739,6 +729,22 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "wimm_close_remote_mr": (c_int, [c_void_p, c_void_p]),
     "wimm_remote_mr_len_bytes": (c_uint64, [c_void_p]),
     "wimm_remote_mr_peer": (c_uint64, [c_void_p]),
+    "wimm_cuda_stream": (c_int, [c_void_p, c_int, POINTER(c_void_p)]),
+    "wimm_mr_cuda_device": (c_int, [c_void_p]),
+    "wimm_expect_imm_count": (c_int, [
+        c_void_p,
+        c_uint32,
+        c_uint64,
+        POINTER(wimm_expect_opts),
+        POINTER(wimm_on_done),
+        POINTER(c_uint64),
+    ]),
+    "wimm_poll_imm": (c_int, [c_void_p, c_uint32, POINTER(c_uint64)]),
+    "wimm_forget_imm": (c_int, [c_void_p, c_uint32, POINTER(c_uint64)]),
+    "wimm_mirror_enable": (c_int, [c_void_p, c_uint32, POINTER(c_uint64)]),
+    "wimm_mirror_disable": (c_int, [c_void_p, c_uint32, POINTER(c_uint64)]),
+    "wimm_mirror_load": (c_uint64, [POINTER(c_uint64)]),
+    "wimm_retire_imm": (c_int, [c_void_p, c_uint32, POINTER(wimm_on_done), POINTER(c_uint64)]),
     "wimm_submit_single_write": (c_int, [
         c_void_p,
         POINTER(wimm_write),

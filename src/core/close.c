@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Closing an engine: settle everything, say goodbye, stop, free. */
-#include "core/engine.h"
+#include "core/after.h"
 
 #include "base/alloc.h"
 #include "core/args.h"
@@ -200,6 +200,7 @@ wimm_status wimm_engine_close(struct wimm_engine **handle)
 	dereg_all(engine);
 	watch_fini(&engine->watch);
 	groups_close(engine);
+	after_lanes_fini(engine);
 	wake_fini(&engine->delivery_wake);
 	worker_fini(w);
 	engine_close_nics(w);

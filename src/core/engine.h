@@ -8,7 +8,10 @@
 #include "core/region.h"
 #include "core/watch.h"
 #include "core/worker.h"
+#include "mem/cuda.h"
 #include "plat/mutex.h"
+
+struct cuda_lanes;
 
 /* What the outside gives to an engine; the simulator has its own. */
 struct engine_env {
@@ -35,11 +38,12 @@ struct wimm_engine {
 	struct plat_thread callback_thread;
 	_Atomic uint32_t callback_stop;
 
-	/* Guarded by `lock`: registration, watchers, groups. */
+	/* Guarded by `lock`: registration, watchers, groups, streams. */
 	struct mutex lock;
 	struct region_table regions;
 	struct list groups; /* peer_group.link */
 	struct watch_set watch;
+	struct cuda_lanes *lanes[MEM_CUDA_MAX_DEVICES]; /* by device; NULL: none asked for */
 };
 
 wimm_status engine_open_in(const struct wimm_engine_opts *opts, const struct engine_env *env,

@@ -13,6 +13,7 @@
 #include <wimm/imm.h>
 #include <wimm/transfer.h>
 
+struct cuda_mark;
 struct peer;
 struct recv_pool;
 struct retire_wait;
@@ -79,7 +80,7 @@ struct leg {
 	bool as_list; /* all its pages are one request */
 	enum leg_state {
 		LEG_IDLE = 0,   /* not taken by a remote region yet */
-		LEG_WAITING,    /* in remote_mr.waiting */
+		LEG_WAITING,    /* in remote_mr.waiting, for the owner's answer or a stream */
 		LEG_PENDING,    /* in peer.pending */
 		LEG_POSTED,     /* all its requests are on NICs or done */
 		LEG_CONFIRMING, /* in peer.confirms */
@@ -136,6 +137,7 @@ struct op {
 	uint32_t heap_index;    /* in the timers; 0: none */
 	uint32_t legs_open;     /* not completely posted */
 	uint64_t outstanding;   /* work requests on NICs */
+	struct cuda_mark *mark; /* of the stream it waits for; NULL: of none, or no longer */
 	uint64_t post_ns;
 	uint64_t settled_ns;
 	uint64_t bytes_total;
@@ -149,7 +151,7 @@ struct op {
 	uint32_t leg_count;
 	struct op_paged paged;
 	struct list link;      /* worker.ops_started, while it is */
-	struct list wait_link; /* peer.sends, or worker.retires */
+	struct list wait_link; /* peer.sends, worker.retires or .afters */
 	struct {
 		struct peer *peer;
 		wimm_peer id;

@@ -195,7 +195,8 @@ struct wimm_remote_mr {
 	/* Owned by the worker. */
 	struct peer *peer;
 	struct list link;    /* peer.remotes */
-	struct list waiting; /* legs, until the owner has said that the region stands */
+	struct list waiting; /* legs, until the owner has said that the region stands, and those
+			      * that wait for a stream */
 	uint32_t refs;       /* legs of operations that have not settled */
 	bool check_sent;
 	bool closing;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writes on the worker: from a started operation to posted requests, and from completions back. */
-#include "core/engine.h"
+#include "core/after.h"
 #include "core/fence.h"
 #include "core/gpu.h"
 #include "core/marks.h"
@@ -441,6 +441,7 @@ void post_peer_down(struct worker *w, struct peer *p)
 void post_start(struct worker *w, struct op *op)
 {
 	struct wimm_mr *mr = (struct wimm_mr *)(uintptr_t)op->src;
+	bool may_start;
 
 	op->legs_open = op->leg_count;
 	if (mr != NULL) {
@@ -451,10 +452,26 @@ void post_start(struct worker *w, struct op *op)
 			op->src_held = true;
 		}
 	}
+	if (op->mark != NULL)
+		after_start(w, op);
+	may_start = op->status == WIMM_OK;
 	op->legs_open++; /* keeps it from settling while its legs start */
 	for (uint32_t i = 0; i < op->leg_count; i++) {
-		if (op->src_held || mr == NULL)
+		if (may_start)
 			remote_leg(w, &op->legs[i]);
+		else
+			leg_close(w, &op->legs[i]);
+	}
+	op->legs_open--;
+	op_acked(w, op);
+}
+
+void post_go_on(struct worker *w, struct op *op, bool reached)
+{
+	op->legs_open++; /* as above */
+	for (uint32_t i = 0; i < op->leg_count; i++) {
+		if (reached)
+			remote_leg_go(w, &op->legs[i]);
 		else
 			leg_close(w, &op->legs[i]);
 	}

@@ -61,6 +61,12 @@ static void send_check(struct worker *w, struct wimm_remote_mr *r)
 	session_say(w, r->peer, &m);
 }
 
+static void leg_wait(struct leg *leg)
+{
+	leg->state = LEG_WAITING;
+	list_push_back(&leg->dst->waiting, &leg->link);
+}
+
 void remote_leg(struct worker *w, struct leg *leg)
 {
 	struct wimm_remote_mr *r = leg->dst;
@@ -71,7 +77,10 @@ void remote_leg(struct worker *w, struct leg *leg)
 	if (state == REMOTE_VALID && !r->peer->stopped) {
 		leg->held = true;
 		r->refs++;
-		post_leg_ready(w, leg, true);
+		if (leg->op->mark == NULL)
+			post_leg_ready(w, leg, true);
+		else
+			leg_wait(leg);
 		return;
 	}
 	if ((state == REMOTE_NEW || state == REMOTE_VALID) && r->peer->stopped) {
@@ -91,13 +100,20 @@ void remote_leg(struct worker *w, struct leg *leg)
 	case REMOTE_NEW:
 		leg->held = true;
 		r->refs++;
-		leg->state = LEG_WAITING;
-		list_push_back(&r->waiting, &leg->link);
+		leg_wait(leg);
 		send_check(w, r);
 		return;
 	case REMOTE_VALID:
 		return; /* above */
 	}
+}
+
+void remote_leg_go(struct worker *w, struct leg *leg)
+{
+	if (leg->state != LEG_WAITING || state_of(leg->dst) != REMOTE_VALID)
+		return; /* failed, or the owner has not answered */
+	list_remove(&leg->link);
+	post_leg_ready(w, leg, true);
 }
 
 static void remote_free(struct worker *w, struct wimm_remote_mr *r)
@@ -223,11 +239,21 @@ static void on_revoke(struct worker *w, struct peer *p, const struct wire_msg *m
 		drain_ack(w, p, m->u.mr.region_slot, m->u.mr.generation);
 }
 
+/* Waiting for the owner's answer alone. */
+static struct leg *first_ready(struct wimm_remote_mr *r)
+{
+	LIST_FOR_EACH(it, &r->waiting)
+		if (LIST_ENTRY(it, struct leg, link)->op->mark == NULL)
+			return LIST_ENTRY(it, struct leg, link);
+	return NULL;
+}
+
 static void on_state(struct worker *w, struct peer *p, const struct wire_msg *m)
 {
 	hold_all(p);
 	LIST_FOR_EACH(it, &p->remotes) {
 		struct wimm_remote_mr *r = LIST_ENTRY(it, struct wimm_remote_mr, link);
+		struct leg *leg;
 
 		if (r->region_slot != m->u.mr.region_slot ||
 		    r->region_generation != m->u.mr.generation || state_of(r) != REMOTE_NEW)
@@ -239,9 +265,8 @@ static void on_state(struct worker *w, struct peer *p, const struct wire_msg *m)
 			continue;
 		}
 		set_state(r, REMOTE_VALID);
-		while (!list_empty(&r->waiting) && state_of(r) == REMOTE_VALID)
-			post_leg_ready(w, LIST_ENTRY(list_pop_front(&r->waiting), struct leg, link),
-			               true);
+		while (state_of(r) == REMOTE_VALID && (leg = first_ready(r)) != NULL)
+			remote_leg_go(w, leg);
 	}
 	release_all(w, p);
 }

@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "mem/cuda_mark.h"
 #include "mem/cuda_queue.h"
 #include "plat/clock.h"
 
@@ -89,6 +90,8 @@ static void op_release(struct op *op)
 	struct worker *w = op->worker;
 
 	indices_release(w, op);
+	if (op->mark != NULL)
+		cuda_mark_close(op->mark);
 	if (op->legs != &op->leg)
 		mem_free(op->legs);
 	mem_free(op->send.data);

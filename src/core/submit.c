@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Submission of writes on the caller's thread: check everything, copy what is the caller's, hand it
  * to the worker. Nothing is sent before all of a request has been found right (contract C4). */
+#include "core/after.h"
 #include "core/args.h"
-#include "core/engine.h"
 #include "core/error_text.h"
 #include "core/group.h"
 #include "core/merge.h"
@@ -15,7 +15,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define WRITE_FLAGS   (WIMM_IMM | WIMM_CONFIRMED | WIMM_BLOCK | WIMM_PIN_NIC)
+#define WRITE_FLAGS                                                                                \
+	(WIMM_IMM | WIMM_CONFIRMED | WIMM_BLOCK | WIMM_PIN_NIC | WIMM_AFTER_STREAM)
 #define RUNS_PER_NIC  4
 #define BLOCK_LOOK_NS (2 * CLOCK_NS_PER_MS)
 
@@ -222,6 +223,25 @@ static void set_source(struct op *op, const struct wimm_mr *src, uint32_t genera
 	op->src_generation = generation;
 }
 
+static wimm_status check_stream(uint32_t flags, const void *stream)
+{
+	if (stream == NULL || (flags & WIMM_AFTER_STREAM) != 0)
+		return WIMM_OK;
+	error_text_set("a stream without WIMM_AFTER_STREAM");
+	return WIMM_E_INVAL;
+}
+
+/* The last step that may fail. */
+static wimm_status mark_stream(struct op *op, const struct wimm_mr *src, void *stream)
+{
+	wimm_status st = (op->flags & WIMM_AFTER_STREAM) == 0 ? WIMM_OK
+	                                                      : after_mark(op, src, stream);
+
+	if (st != WIMM_OK)
+		op_unget(op->worker, op);
+	return st;
+}
+
 /* --- single --- */
 
 static wimm_status single_write(struct wimm_engine *engine, const struct wimm_write *wr,
@@ -232,6 +252,8 @@ static wimm_status single_write(struct wimm_engine *engine, const struct wimm_wr
 	struct seen seen;
 	struct op *op;
 
+	if (st == WIMM_OK)
+		st = check_stream(wr->flags, wr->stream);
 	if (st == WIMM_OK)
 		st = check_source(engine, wr->src);
 	if (st == WIMM_OK)
@@ -261,8 +283,10 @@ static wimm_status single_write(struct wimm_engine *engine, const struct wimm_wr
 	op->leg.dst_offset = wr->dst_offset_bytes;
 	op->leg.len_bytes = wr->len_bytes;
 	op->leg.end = 1;
-	op_submit(&engine->worker, op, out_op);
-	return WIMM_OK;
+	st = mark_stream(op, wr->src, wr->stream);
+	if (st == WIMM_OK)
+		op_submit(&engine->worker, op, out_op);
+	return st;
 }
 
 wimm_status wimm_submit_single_write(struct wimm_engine *engine, const struct wimm_write *wr,
@@ -320,6 +344,8 @@ static wimm_status check_paged(const struct wimm_engine *engine, const struct wi
 	uint64_t count = wr->src_pages.count;
 	wimm_status st = check_flags(engine, wr->flags, WRITE_FLAGS | WIMM_IMM_ONCE, wr->nic_index);
 
+	if (st == WIMM_OK)
+		st = check_stream(wr->flags, wr->stream);
 	if (st != WIMM_OK)
 		return st;
 	if ((wr->flags & WIMM_IMM_ONCE) != 0 && (wr->flags & WIMM_IMM) == 0) {
@@ -471,8 +497,10 @@ static wimm_status paged_writes(struct wimm_engine *engine, const struct wimm_pa
 	op->leg.dst_offset = wr->dst_pages.offset_bytes;
 	op->leg.end = op->paged.count;
 	merge(&engine->worker, op);
-	op_submit(&engine->worker, op, out_op);
-	return WIMM_OK;
+	st = mark_stream(op, wr->src, wr->stream);
+	if (st == WIMM_OK)
+		op_submit(&engine->worker, op, out_op);
+	return st;
 }
 
 wimm_status wimm_submit_paged_writes(struct wimm_engine *engine, const struct wimm_paged_writes *wr,
@@ -526,6 +554,8 @@ static wimm_status check_scatter(const struct wimm_engine *engine, const struct 
 {
 	wimm_status st = check_flags(engine, s->flags, WRITE_FLAGS, s->nic_index);
 
+	if (st == WIMM_OK)
+		st = check_stream(s->flags, s->stream);
 	if (st == WIMM_OK && s->count != 0 && s->entries == NULL)
 		st = args_null("wimm_scatter.entries");
 	if (st == WIMM_OK)
@@ -621,8 +651,10 @@ static wimm_status scatter(struct wimm_engine *engine, const struct wimm_scatter
 	op->imm = s->imm;
 	op->nic_index = s->nic_index;
 	set_source(op, s->src, src_generation);
-	op_submit(&engine->worker, op, out_op);
-	return WIMM_OK;
+	st = mark_stream(op, s->src, s->stream);
+	if (st == WIMM_OK)
+		op_submit(&engine->worker, op, out_op);
+	return st;
 }
 
 wimm_status wimm_submit_scatter(struct wimm_engine *engine, const struct wimm_scatter *s,

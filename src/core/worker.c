@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The worker's loop: requests, pending writes, completions, time; sleep when there is nothing. */
-#include "core/engine.h"
+#include "core/after.h"
 #include "core/stage.h"
 #include "core/mirror.h"
 #include "core/marks.h"
@@ -83,6 +83,7 @@ static void init_lists(struct worker *w)
 	list_init(&w->ops_started);
 	list_init(&w->retires);
 	list_init(&w->fences);
+	list_init(&w->afters);
 	list_init(&w->stage_peers);
 	list_init(&w->recv_free);
 	list_init(&w->recv_pools);
@@ -302,6 +303,8 @@ bool worker_step(struct worker *w, uint64_t now_ns)
 	done += poll_nics(w);
 	if (!list_empty(&w->stage_peers))
 		done += stage_step(w);
+	if (!list_empty(&w->afters))
+		done += after_step(w);
 	run_timers(w);
 	if (w->chores_ns <= w->now_ns)
 		session_chores(w);
@@ -324,6 +327,8 @@ uint64_t worker_next_ns(const struct worker *w)
 		next = w->endings_ns;
 	if (w->chores_ns < next)
 		next = w->chores_ns;
+	if (w->after_ns < next && !list_empty(&w->afters))
+		next = w->after_ns;
 	if (w->scan_ns < next && (!list_empty(&w->peers) || !list_empty(&w->strangers)))
 		next = w->scan_ns;
 	for (uint32_t i = 0; i < w->dev_count; i++) {
@@ -365,7 +370,8 @@ void worker_arm(struct worker *w, bool may_sleep)
 	/* What an earlier call has left armed or signalled is over: the turns since saw it. */
 	wake_cancel(&w->wake);
 	wake_drain(&w->wake);
-	if (!may_sleep || !arm(w))
+	/* No descriptor tells that a stream has come so far. */
+	if (!may_sleep || !list_empty(&w->afters) || !arm(w))
 		wake_signal_always(&w->wake);
 }
 

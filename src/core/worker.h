@@ -78,6 +78,8 @@ struct worker {
 	struct list ops_started;
 	struct list retires;
 	struct list fences;
+	struct list afters;       /* writes that wait for a stream: after.c */
+	uint64_t after_ns;        /* when to look at them next */
 	struct list stage_peers; /* peers with slots to look at: stage.c */
 	struct cuda_queue *stage_queues[2][16]; /* from and to each GPU */
 	uint64_t stage_look_ns;
@@ -156,6 +158,8 @@ static inline const struct prov_ops *ctl_ops(const struct worker *w, const struc
 
 /* post.c: legs to work requests, completions to operations. */
 void post_start(struct worker *w, struct op *op);
+/* The stream that it waited for has come so far, or (!reached) failed. */
+void post_go_on(struct worker *w, struct op *op, bool reached);
 void post_leg_ready(struct worker *w, struct leg *leg, bool at_once);
 bool post_pending(struct worker *w);
 void post_peer_room(struct worker *w, struct peer *p);
@@ -256,6 +260,8 @@ void recvs_back(struct worker *w, struct request *r);
 /* Any thread: OK, or why nothing may be submitted to it. */
 wimm_status remote_usable(const struct wimm_engine *engine, const struct wimm_remote_mr *r);
 void remote_leg(struct worker *w, struct leg *leg);
+/* Its operation waits for no stream any more. */
+void remote_leg_go(struct worker *w, struct leg *leg);
 void remote_leg_done(struct worker *w, struct leg *leg);
 /* Fail what waits for this peer's regions to be looked up. */
 void remote_stop(struct worker *w, struct peer *p, wimm_status status, const char *text);

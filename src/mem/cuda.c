@@ -28,12 +28,31 @@ static struct cu_ctx *context_of(const struct cuda_lib *lib, int device)
 	return ctx;
 }
 
+/* A thread that captures a stream into a graph forbids, unless it says otherwise, every thread of
+ * the process calls such as looking at an event, and loses its graph if one makes them. Ours have
+ * nothing to do with its stream. */
+static _Thread_local struct {
+	uint32_t depth; /* of mem_cuda_enter() */
+	int mode;       /* as it was before */
+} capture;
+
+cu_result mem_cuda_enter_ctx(const struct cuda_lib *lib, struct cu_ctx *ctx)
+{
+	cu_result code = lib->ctx_push(ctx);
+
+	if (code != CU_OK || capture.depth++ != 0 || !lib->capture_mode)
+		return code;
+	capture.mode = CU_CAPTURE_RELAXED;
+	(void)lib->capture_mode(&capture.mode);
+	return CU_OK;
+}
+
 wimm_status mem_cuda_enter(int device, const struct cuda_lib **out_lib)
 {
 	const struct cuda_lib *lib = cuda_lib_used();
 	struct cu_ctx *ctx = lib ? context_of(lib, device) : NULL;
 
-	if (!ctx || lib->ctx_push(ctx) != CU_OK)
+	if (!ctx || mem_cuda_enter_ctx(lib, ctx) != CU_OK)
 		return WIMM_E_UNSUPPORTED;
 	*out_lib = lib;
 	return WIMM_OK;
@@ -43,6 +62,8 @@ void mem_cuda_leave(const struct cuda_lib *lib)
 {
 	struct cu_ctx *ctx;
 
+	if (--capture.depth == 0 && lib->capture_mode)
+		(void)lib->capture_mode(&capture.mode);
 	(void)lib->ctx_pop(&ctx);
 }
 

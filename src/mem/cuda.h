@@ -28,9 +28,12 @@ WIMM_MUST_CHECK wimm_status mem_cuda_describe(const void *addr, uint64_t len_byt
                                               bool *out_is_cuda, struct mem_cuda_range *out,
                                               char *text, size_t text_bytes);
 
-/* Make the primary context of a device current on this thread until mem_cuda_leave().
+/* Make the primary context of a device current on this thread until mem_cuda_leave(). Meanwhile its
+ * calls do not end a capture into a graph that another thread is making.
  * Returns OK, E_UNSUPPORTED (no driver in use, or no such device). */
 WIMM_MUST_CHECK wimm_status mem_cuda_enter(int device, const struct cuda_lib **out_lib);
+/* The same with a context that is there. */
+WIMM_MUST_CHECK cu_result mem_cuda_enter_ctx(const struct cuda_lib *lib, struct cu_ctx *ctx);
 void mem_cuda_leave(const struct cuda_lib *lib);
 /* Where a device sits, and back; -1: not visible to this process. */
 uint64_t mem_cuda_pci(int device);

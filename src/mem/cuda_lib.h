@@ -16,6 +16,9 @@ typedef uint64_t cu_ptr;
 #define CU_OK                 0
 #define CU_NOT_READY          600
 #define CU_STREAM_FLAG        1u /* non-blocking: not ordered with the default stream */
+#define CU_STREAM_PER_THREAD  2u /* a handle; 0 and 1 are the default stream of all threads */
+#define CU_EVENT_NO_TIMING    2u
+#define CU_CAPTURE_RELAXED    2
 #define CU_HOST_ALLOC_FLAGS   3u /* portable, mapped */
 #define CU_HOST_REG_FLAGS     3u
 #define CU_IPC_LAZY_PEER      1u
@@ -101,6 +104,9 @@ struct cu_access {
 	  (struct cu_stream *, struct cu_event *, unsigned int))                                   \
 	X(stream_write64, "cuStreamWriteValue64_v2", 1,                                            \
 	  (struct cu_stream *, cu_ptr, uint64_t, unsigned int))                                    \
+	X(stream_ctx, "cuStreamGetCtx", 1, (struct cu_stream *, struct cu_ctx **))                 \
+	X(stream_capturing, "cuStreamIsCapturing", 0, (struct cu_stream *, int *))                 \
+	X(capture_mode, "cuThreadExchangeStreamCaptureMode", 0, (int *))                           \
 	X(event_create, "cuEventCreate", 1, (struct cu_event **, unsigned int))                    \
 	X(event_destroy, "cuEventDestroy_v2", 1, (struct cu_event *))                              \
 	X(event_record, "cuEventRecord", 1, (struct cu_event *, struct cu_stream *))               \

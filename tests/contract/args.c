@@ -80,7 +80,7 @@ static void write_out_of_bounds_case_53_is_refused(void **state)
 	refuse_write(p, w.size--, WIMM_E_INVAL, "");
 	refuse_write(p, w.size = 0, WIMM_E_INVAL, "");
 	refuse_write(p, w.reserved[0] = 1, WIMM_E_INVAL, "");
-	refuse_write(p, w.reserved[1] = 1, WIMM_E_INVAL, "");
+	refuse_write(p, w.stream = &w, WIMM_E_INVAL, "WIMM_AFTER_STREAM");
 	assert_ok(wimm_close_remote_mr(p->a->engine, gone));
 	refuse_write(p, w.dst = gone, WIMM_E_INVAL, "destination");
 	assert_invalid(wimm_close_remote_mr(p->a->engine, gone));
@@ -189,7 +189,7 @@ static void page_lists_of_unequal_length_case_58_are_refused(void **state)
 	w.size = 8;
 	refuse_pages(p, &w, WIMM_E_INVAL, "");
 	w = pages_of(p, list, 2, list, 2);
-	w.reserved[1] = 1;
+	w.reserved[0] = 1;
 	refuse_pages(p, &w, WIMM_E_INVAL, "");
 	/* Length 0 is no fault: it behaves like an empty write per page. */
 	w = pages_of(p, list, 4, list, 4);

@@ -1,64 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "fake/cuda.h"
+#include "fake/cuda_int.h"
 
-#include <fcntl.h>
-#include <pthread.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
-#define EXPORT __attribute__((visibility("default")))
-
-enum {
-	OK = 0,
-	INVALID_VALUE = 1,
-	OUT_OF_MEMORY = 2,
-	INVALID_CONTEXT = 201,
-	NOT_READY = 600,
-	NOT_SUPPORTED = 801,
-	RANGES = 256,
-	OPS = 65536,
-	UNIT = 2 << 20,
-};
 
 static uint64_t run_all(void);
-static void *shadow_of(uint64_t ptr);
-static uint64_t test_alloc(size_t bytes, int vmm);
-static void test_free(uint64_t ptr);
 static uint32_t count_objects(void);
+static void block(void *stream);
+static void unblock(void *stream);
 
 EXPORT struct fake_cuda_knobs fake_cuda_knobs = {
 	.writes_ordering = 100,
 	.flush_options = 1,
+	.devices = 1,
 	.run = run_all,
-	.shadow = shadow_of,
-	.alloc = test_alloc,
-	.free = test_free,
+	.shadow = fake_shadow,
+	.alloc = fake_alloc,
+	.free = fake_free,
+	.alloc_on = fake_alloc_on,
 	.objects = count_objects,
-};
-
-/* What lies at an address: device memory, or host memory that was pinned. */
-struct range {
-	uint64_t addr;
-	size_t bytes;
-	uint8_t *shadow; /* NULL: host memory */
-	int fd;
-	bool vmm;
-	bool imported;
-};
-
-struct allocation { /* of cuMemCreate and of cuMemImportFromShareableHandle */
-	int fd;
-	size_t bytes;
-	uint32_t refs;
+	.block = block,
+	.unblock = unblock,
 };
 
 struct event {
 	uint64_t recorded;
 	uint64_t reached;
+	uint32_t asked; /* of work that is not done */
+	bool dead;
 };
 
 struct stream {
@@ -87,406 +57,49 @@ struct op {
 	struct pages pages;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct range ranges[RANGES];
-static struct allocation allocations[RANGES];
+pthread_mutex_t fake_lock = PTHREAD_MUTEX_INITIALIZER;
+uint32_t fake_objects;
 static struct op ops[OPS];
 static uint32_t op_count;
-static uint32_t objects;
 static __thread int ctx_depth;
-static int the_ctx;
+static __thread int ctx_stack[16]; /* devices */
+static __thread int capture_mode;
+static int the_ctx[DEVICES];
+static struct event *gates[RANGES]; /* of streams that are blocked */
+static void *gated[RANGES];
 
-static struct range *range_of(uint64_t ptr)
+int fake_current(void)
 {
-	for (size_t i = 0; i < RANGES; i++)
-		if (ranges[i].bytes != 0 && ptr - ranges[i].addr < ranges[i].bytes)
-			return &ranges[i];
-	return NULL;
+	return ctx_depth > 0 ? ctx_stack[ctx_depth - 1] : 0;
 }
 
-static void *host(uint64_t ptr)
+bool fake_inside(void)
 {
-	struct range *r = range_of(ptr);
-
-	return r && r->shadow ? r->shadow + (ptr - r->addr) : (void *)(uintptr_t)ptr;
+	return ctx_depth > 0;
 }
 
-static void *shadow_of(uint64_t ptr)
+void fake_enter(int device)
 {
-	struct range *r;
-	void *at;
+	ctx_stack[ctx_depth++] = device;
+}
 
-	pthread_mutex_lock(&lock);
-	r = range_of(ptr);
-	at = r && r->shadow ? r->shadow + (ptr - r->addr) : NULL;
-	pthread_mutex_unlock(&lock);
-	return at;
+void fake_leave(void)
+{
+	ctx_depth--;
+}
+
+bool fake_unsafe(void)
+{
+	if (!__atomic_load_n(&fake_cuda_knobs.capturing, __ATOMIC_ACQUIRE) ||
+	    capture_mode == CAPTURE_RELAXED)
+		return false;
+	__atomic_fetch_add(&fake_cuda_knobs.broken, 1, __ATOMIC_RELAXED);
+	return true;
 }
 
 static uint32_t count_objects(void)
 {
-	return objects;
-}
-
-/* --- memory --- */
-
-static struct range *add_range(uint64_t at, int fd, size_t bytes, bool vmm)
-{
-	struct range *r = NULL;
-	void *addr;
-
-	for (size_t i = 0; i < RANGES && !r; i++)
-		if (ranges[i].bytes == 0)
-			r = &ranges[i];
-	if (!r)
-		return NULL;
-	addr = mmap((void *)(uintptr_t)at, bytes, PROT_NONE,
-	            MAP_SHARED | (at != 0 ? MAP_FIXED : 0), fd, 0);
-	if (addr == MAP_FAILED)
-		return NULL;
-	*r = (struct range){ .addr = (uint64_t)(uintptr_t)addr, .bytes = bytes, .fd = fd,
-		             .vmm = vmm };
-	r->shadow = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	objects++;
-	return r;
-}
-
-static void drop_range(struct range *r)
-{
-	(void)munmap((void *)(uintptr_t)r->addr, r->bytes);
-	(void)munmap(r->shadow, r->bytes);
-	(void)close(r->fd);
-	memset(r, 0, sizeof(*r));
-	objects--;
-}
-
-static int make_fd(size_t bytes)
-{
-	int fd = memfd_create("fake-cuda", MFD_CLOEXEC);
-
-	return fd >= 0 && ftruncate(fd, (off_t)bytes) == 0 ? fd : -1;
-}
-
-static uint64_t test_alloc(size_t bytes, int vmm)
-{
-	struct range *r;
-
-	bytes = (bytes + 4095) / 4096 * 4096;
-	pthread_mutex_lock(&lock);
-	r = add_range(0, make_fd(bytes), bytes, vmm != 0);
-	pthread_mutex_unlock(&lock);
-	return r ? r->addr : 0;
-}
-
-static void test_free(uint64_t ptr)
-{
-	pthread_mutex_lock(&lock);
-	if (range_of(ptr))
-		drop_range(range_of(ptr));
-	pthread_mutex_unlock(&lock);
-}
-
-EXPORT int cuMemAlloc_v2(uint64_t *out, size_t bytes)
-{
-	*out = test_alloc(bytes, 0);
-	return *out != 0 ? OK : OUT_OF_MEMORY;
-}
-
-EXPORT int cuMemFree_v2(uint64_t ptr)
-{
-	test_free(ptr);
-	return OK;
-}
-
-static int add_pinned(void *ptr, size_t bytes)
-{
-	for (size_t i = 0; i < RANGES; i++) {
-		if (ranges[i].bytes != 0)
-			continue;
-		ranges[i] = (struct range){ .addr = (uint64_t)(uintptr_t)ptr, .bytes = bytes };
-		objects++;
-		return OK;
-	}
-	return OUT_OF_MEMORY;
-}
-
-EXPORT int cuMemHostAlloc(void **out, size_t bytes, unsigned int flags)
-{
-	int code;
-
-	(void)flags;
-	*out = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (*out == MAP_FAILED)
-		return OUT_OF_MEMORY;
-	pthread_mutex_lock(&lock);
-	code = add_pinned(*out, bytes);
-	pthread_mutex_unlock(&lock);
-	return code;
-}
-
-EXPORT int cuMemHostRegister_v2(void *ptr, size_t bytes, unsigned int flags)
-{
-	int code;
-
-	(void)flags;
-	pthread_mutex_lock(&lock);
-	code = add_pinned(ptr, bytes);
-	pthread_mutex_unlock(&lock);
-	return code;
-}
-
-static int unpin(void *ptr, bool unmap)
-{
-	struct range *r;
-
-	pthread_mutex_lock(&lock);
-	r = range_of((uint64_t)(uintptr_t)ptr);
-	if (r && !r->shadow) {
-		if (unmap)
-			(void)munmap(ptr, r->bytes);
-		memset(r, 0, sizeof(*r));
-		objects--;
-	}
-	pthread_mutex_unlock(&lock);
-	return r ? OK : INVALID_VALUE;
-}
-
-EXPORT int cuMemFreeHost(void *ptr)
-{
-	return unpin(ptr, true);
-}
-
-EXPORT int cuMemHostUnregister(void *ptr)
-{
-	return unpin(ptr, false);
-}
-
-EXPORT int cuPointerGetAttribute(void *out, int which, uint64_t ptr)
-{
-	uint32_t value = 0;
-	struct range *r;
-	int code = OK;
-
-	pthread_mutex_lock(&lock);
-	r = range_of(ptr);
-	if (!r)
-		code = INVALID_VALUE;
-	else if (which == 2)
-		value = r->shadow ? 2 : 1;
-	if (code == OK && which == 18)
-		memcpy(out, &r->bytes, sizeof(r->bytes));
-	else if (code == OK && which == 19)
-		memcpy(out, &r->addr, sizeof(r->addr));
-	else if (code == OK)
-		memcpy(out, &value, sizeof(value));
-	pthread_mutex_unlock(&lock);
-	return code;
-}
-
-EXPORT int cuMemGetAddressRange_v2(uint64_t *base, size_t *bytes, uint64_t ptr)
-{
-	struct range *r;
-
-	if (ctx_depth == 0)
-		return INVALID_CONTEXT; /* as the real one */
-	pthread_mutex_lock(&lock);
-	r = range_of(ptr);
-	if (r) {
-		*base = r->addr;
-		*bytes = r->bytes;
-	}
-	pthread_mutex_unlock(&lock);
-	return r ? OK : INVALID_VALUE;
-}
-
-EXPORT int cuMemGetHandleForAddressRange(void *out, uint64_t ptr, size_t bytes, int type,
-                                         unsigned long long flags)
-{
-	struct range *r = range_of(ptr);
-	int fd;
-
-	(void)flags;
-	if (fake_cuda_knobs.no_dmabuf)
-		return NOT_SUPPORTED;
-	if (type != 1 || !r || !r->shadow || ptr % 4096 != 0 || bytes % 4096 != 0 ||
-	    ptr + bytes > r->addr + r->bytes)
-		return INVALID_VALUE;
-	fd = fcntl(r->fd, F_DUPFD_CLOEXEC, 0);
-	memcpy(out, &fd, sizeof(fd));
-	return OK;
-}
-
-/* --- between processes --- */
-
-struct handle {
-	int pid;
-	int fd;
-	uint64_t bytes;
-	uint8_t rest[48];
-};
-
-EXPORT int cuIpcGetMemHandle(struct handle *out, uint64_t ptr)
-{
-	struct range *r;
-	int code = INVALID_VALUE;
-
-	memset(out, 0, sizeof(*out));
-	pthread_mutex_lock(&lock);
-	r = range_of(ptr);
-	if (r && r->shadow && !r->vmm && r->addr == ptr) {
-		out->pid = getpid();
-		out->fd = r->fd;
-		out->bytes = r->bytes;
-		code = OK;
-	}
-	pthread_mutex_unlock(&lock);
-	return code;
-}
-
-EXPORT int cuIpcOpenMemHandle_v2(uint64_t *out, struct handle h, unsigned int flags)
-{
-	char path[64];
-	struct range *r = NULL;
-	int fd;
-
-	(void)flags;
-	if (h.pid == getpid())
-		return INVALID_CONTEXT; /* as the real one */
-	(void)snprintf(path, sizeof(path), "/proc/%d/fd/%d", h.pid, h.fd);
-	fd = open(path, O_RDWR | O_CLOEXEC);
-	if (fd < 0)
-		return INVALID_VALUE;
-	pthread_mutex_lock(&lock);
-	r = add_range(0, fd, h.bytes, false);
-	pthread_mutex_unlock(&lock);
-	if (!r)
-		return OUT_OF_MEMORY;
-	r->imported = true;
-	*out = r->addr;
-	return OK;
-}
-
-EXPORT int cuIpcCloseMemHandle(uint64_t ptr)
-{
-	struct range *r;
-	bool mine;
-
-	pthread_mutex_lock(&lock);
-	r = range_of(ptr);
-	mine = r && r->imported && r->addr == ptr;
-	pthread_mutex_unlock(&lock);
-	if (!mine)
-		return INVALID_VALUE;
-	test_free(ptr);
-	return OK;
-}
-
-static uint64_t add_allocation(int fd, size_t bytes)
-{
-	for (size_t i = 0; i < RANGES; i++) {
-		if (allocations[i].refs != 0)
-			continue;
-		allocations[i] = (struct allocation){ fd, bytes, 1 };
-		objects++;
-		return i + 1;
-	}
-	return 0;
-}
-
-EXPORT int cuMemRetainAllocationHandle(uint64_t *out, void *ptr)
-{
-	struct range *r;
-
-	pthread_mutex_lock(&lock);
-	r = range_of((uint64_t)(uintptr_t)ptr);
-	*out = r && r->vmm ? add_allocation(fcntl(r->fd, F_DUPFD_CLOEXEC, 0), r->bytes) : 0;
-	pthread_mutex_unlock(&lock);
-	return *out != 0 ? OK : INVALID_VALUE;
-}
-
-EXPORT int cuMemRelease(uint64_t handle)
-{
-	struct allocation *a = &allocations[handle - 1];
-
-	pthread_mutex_lock(&lock);
-	if (--a->refs == 0) {
-		(void)close(a->fd);
-		objects--;
-	}
-	pthread_mutex_unlock(&lock);
-	return OK;
-}
-
-EXPORT int cuMemExportToShareableHandle(void *out, uint64_t handle, int type,
-                                        unsigned long long flags)
-{
-	int fd = fcntl(allocations[handle - 1].fd, F_DUPFD_CLOEXEC, 0);
-
-	(void)type;
-	(void)flags;
-	memcpy(out, &fd, sizeof(fd));
-	return OK;
-}
-
-EXPORT int cuMemImportFromShareableHandle(uint64_t *out, void *os_handle, int type)
-{
-	int fd = fcntl((int)(intptr_t)os_handle, F_DUPFD_CLOEXEC, 0);
-
-	(void)type;
-	if (fd < 0)
-		return INVALID_VALUE;
-	pthread_mutex_lock(&lock);
-	*out = add_allocation(fd, (size_t)lseek(fd, 0, SEEK_END));
-	pthread_mutex_unlock(&lock);
-	return OK;
-}
-
-EXPORT int cuMemAddressReserve(uint64_t *out, size_t bytes, size_t align, uint64_t at,
-                               unsigned long long flags)
-{
-	void *addr = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	(void)align;
-	(void)at;
-	(void)flags;
-	*out = (uint64_t)(uintptr_t)addr;
-	return addr != MAP_FAILED ? OK : OUT_OF_MEMORY;
-}
-
-EXPORT int cuMemAddressFree(uint64_t ptr, size_t bytes)
-{
-	(void)munmap((void *)(uintptr_t)ptr, bytes);
-	return OK;
-}
-
-EXPORT int cuMemMap(uint64_t ptr, size_t bytes, size_t offset, uint64_t handle,
-                    unsigned long long flags)
-{
-	struct range *r;
-
-	(void)flags;
-	if (offset != 0 || bytes > allocations[handle - 1].bytes)
-		return INVALID_VALUE;
-	pthread_mutex_lock(&lock);
-	r = add_range(ptr, fcntl(allocations[handle - 1].fd, F_DUPFD_CLOEXEC, 0), bytes, true);
-	pthread_mutex_unlock(&lock);
-	return r ? OK : OUT_OF_MEMORY;
-}
-
-EXPORT int cuMemUnmap(uint64_t ptr, size_t bytes)
-{
-	(void)bytes;
-	test_free(ptr);
-	return OK;
-}
-
-EXPORT int cuMemSetAccess(uint64_t ptr, size_t bytes, const void *desc, size_t count)
-{
-	(void)ptr;
-	(void)bytes;
-	(void)desc;
-	(void)count;
-	return OK;
+	return fake_objects;
 }
 
 /* --- work --- */
@@ -497,10 +110,17 @@ static void run_pages(const struct pages *p)
 	const uint32_t *to = (const uint32_t *)(uintptr_t)p->dst_index;
 
 	for (uint64_t i = 0; i < p->count; i++)
-		memcpy(host(p->dst + (to ? to[i] : 0) * p->dst_stride),
-		       host(p->src + (from ? from[i] : 0) * p->src_stride), p->page_bytes);
+		memcpy(fake_host(p->dst + (to ? to[i] : 0) * p->dst_stride),
+		       fake_host(p->src + (from ? from[i] : 0) * p->src_stride), p->page_bytes);
 	if (p->done != 0)
 		__atomic_store_n((uint64_t *)(uintptr_t)p->done, p->ticket, __ATOMIC_RELEASE);
+}
+
+static void event_put(struct event *event)
+{
+	event->asked--;
+	if (event->dead && event->asked == 0)
+		free(event);
 }
 
 /* False: it has to wait. */
@@ -508,20 +128,22 @@ static bool run_one(struct op *op)
 {
 	switch (op->kind) {
 	case COPY:
-		memmove(host(op->a), host(op->b), op->n);
+		memmove(fake_host(op->a), fake_host(op->b), op->n);
 		break;
 	case KERNEL:
 		run_pages(&op->pages);
 		break;
 	case WRITE:
-		__atomic_store_n((uint64_t *)host(op->a), op->b, __ATOMIC_RELEASE);
+		__atomic_store_n((uint64_t *)fake_host(op->a), op->b, __ATOMIC_RELEASE);
 		break;
 	case RECORD:
 		op->event->reached = op->a;
+		event_put(op->event);
 		break;
 	case WAIT:
 		if (op->event->reached < op->a)
 			return false;
+		event_put(op->event);
 		break;
 	}
 	op->done = true;
@@ -554,9 +176,9 @@ static uint64_t run_all(void)
 {
 	uint64_t n;
 
-	pthread_mutex_lock(&lock);
+	pthread_mutex_lock(&fake_lock);
 	n = run_locked();
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(&fake_lock);
 	return n;
 }
 
@@ -564,7 +186,7 @@ static int ask(struct op op)
 {
 	int code = OK;
 
-	pthread_mutex_lock(&lock);
+	pthread_mutex_lock(&fake_lock);
 	if (op.kind == COPY || op.kind == KERNEL) {
 		fake_cuda_knobs.copies++;
 		code = fake_cuda_knobs.fail_copies;
@@ -577,9 +199,11 @@ static int ask(struct op op)
 		code = OUT_OF_MEMORY;
 	if (code == OK)
 		ops[op_count++] = op;
+	if (code == OK && op.event)
+		op.event->asked++;
 	if (!__atomic_load_n(&fake_cuda_knobs.hold, __ATOMIC_ACQUIRE))
 		(void)run_locked();
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(&fake_lock);
 	return code;
 }
 
@@ -616,7 +240,7 @@ EXPORT int cuStreamCreateWithPriority(struct stream **out, unsigned int flags, i
 	(void)flags;
 	(void)priority;
 	*out = calloc(1, sizeof(**out));
-	objects++;
+	fake_objects++;
 	return OK;
 }
 
@@ -629,9 +253,16 @@ EXPORT int cuStreamSynchronize(struct stream *stream)
 
 EXPORT int cuStreamDestroy_v2(struct stream *stream)
 {
+	bool busy = false;
+
 	(void)run_all();
-	free(stream);
-	objects--;
+	pthread_mutex_lock(&fake_lock);
+	for (uint32_t i = 0; i < op_count; i++)
+		busy = busy || (!ops[i].done && ops[i].stream == stream);
+	fake_objects--;
+	pthread_mutex_unlock(&fake_lock);
+	if (!busy) /* else its work names it */
+		free(stream);
 	return OK;
 }
 
@@ -639,11 +270,13 @@ EXPORT int cuStreamQuery(struct stream *stream)
 {
 	int code = OK;
 
-	pthread_mutex_lock(&lock);
+	if (fake_unsafe())
+		return CAPTURE_UNSAFE;
+	pthread_mutex_lock(&fake_lock);
 	for (uint32_t i = 0; i < op_count; i++)
 		if (!ops[i].done && ops[i].stream == stream)
 			code = NOT_READY;
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(&fake_lock);
 	return code;
 }
 
@@ -651,14 +284,18 @@ EXPORT int cuEventCreate(struct event **out, unsigned int flags)
 {
 	(void)flags;
 	*out = calloc(1, sizeof(**out));
-	objects++;
+	fake_objects++;
 	return OK;
 }
 
 EXPORT int cuEventDestroy_v2(struct event *event)
 {
-	free(event);
-	objects--;
+	pthread_mutex_lock(&fake_lock);
+	fake_objects--;
+	event->dead = true;
+	event->asked++;
+	event_put(event);
+	pthread_mutex_unlock(&fake_lock);
 	return OK;
 }
 
@@ -669,13 +306,85 @@ EXPORT int cuEventRecord(struct event *event, struct stream *stream)
 
 EXPORT int cuEventQuery(struct event *event)
 {
-	return event->reached == event->recorded ? OK : NOT_READY;
+	int code;
+
+	if (fake_unsafe())
+		return CAPTURE_UNSAFE;
+	pthread_mutex_lock(&fake_lock);
+	fake_cuda_knobs.looks++;
+	code = event->reached == event->recorded ? OK : NOT_READY;
+	pthread_mutex_unlock(&fake_lock);
+	return code;
 }
 
 EXPORT int cuStreamWaitEvent(struct stream *stream, struct event *event, unsigned int flags)
 {
 	(void)flags;
 	return ask((struct op){ .kind = WAIT, .stream = stream, .event = event });
+}
+
+EXPORT int cuStreamGetCtx(struct stream *stream, void **out)
+{
+	(void)stream;
+	*out = &the_ctx[0];
+	return OK;
+}
+
+EXPORT int cuStreamIsCapturing(struct stream *stream, int *out)
+{
+	*out = stream && stream == __atomic_load_n(&fake_cuda_knobs.capturing, __ATOMIC_ACQUIRE);
+	return OK;
+}
+
+EXPORT int cuThreadExchangeStreamCaptureMode(int *mode)
+{
+	int old = capture_mode;
+
+	capture_mode = *mode;
+	*mode = old;
+	return OK;
+}
+
+static void block(void *stream)
+{
+	struct event *gate = calloc(1, sizeof(*gate));
+	int i = 0;
+
+	pthread_mutex_lock(&fake_lock);
+	while (gates[i] && i < RANGES - 1)
+		i++;
+	gate->recorded = 1;
+	gate->asked = 1; /* by this list */
+	gates[i] = gate;
+	gated[i] = stream;
+	pthread_mutex_unlock(&fake_lock);
+	(void)ask((struct op){ .kind = WAIT, .stream = stream, .event = gate });
+}
+
+static void unblock(void *stream)
+{
+	pthread_mutex_lock(&fake_lock);
+	for (int i = 0; i < RANGES; i++) {
+		if (!gates[i] || gated[i] != stream)
+			continue;
+		gates[i]->reached = 1;
+		gates[i]->dead = true;
+		event_put(gates[i]);
+		gates[i] = NULL;
+	}
+	if (!__atomic_load_n(&fake_cuda_knobs.hold, __ATOMIC_ACQUIRE))
+		(void)run_locked();
+	pthread_mutex_unlock(&fake_lock);
+}
+
+EXPORT void fake_cuda_block(void *stream)
+{
+	block(stream);
+}
+
+EXPORT void fake_cuda_unblock(void *stream)
+{
+	unblock(stream);
 }
 
 EXPORT int cuModuleLoadData(void **out, const void *image)
@@ -691,13 +400,13 @@ EXPORT int cuModuleGetFunction(struct function **out, void *module, const char *
 	int i = 0;
 
 	(void)module;
-	pthread_mutex_lock(&lock);
+	pthread_mutex_lock(&fake_lock);
 	while (i < count && strcmp(functions[i].name, name) != 0)
 		i++;
 	if (i == count && count < 8)
 		(void)snprintf(functions[count++].name, sizeof(functions[0].name), "%s", name);
 	*out = &functions[i];
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(&fake_lock);
 	return OK;
 }
 
@@ -722,7 +431,7 @@ EXPORT int cuGetErrorName(int code, const char **out)
 
 EXPORT int cuDeviceGetCount(int *out)
 {
-	*out = 1;
+	*out = fake_cuda_knobs.devices;
 	return OK;
 }
 
@@ -734,8 +443,10 @@ EXPORT int cuDeviceGetName(char *out, int bytes, int device)
 
 EXPORT int cuDeviceGetAttribute(int *out, int which, int device)
 {
-	(void)device;
 	switch (which) {
+	case 34:
+		*out = device;
+		return OK;
 	case 16:
 		*out = 132;
 		return OK;
@@ -753,32 +464,40 @@ EXPORT int cuDeviceGetAttribute(int *out, int which, int device)
 
 EXPORT int cuDevicePrimaryCtxRetain(void **out, int device)
 {
-	*out = &the_ctx;
-	return device == 0 ? OK : 101;
+	if (device < 0 || device >= fake_cuda_knobs.devices)
+		return 101;
+	*out = &the_ctx[device];
+	return OK;
 }
 
 EXPORT int cuDevicePrimaryCtxGetState(int device, unsigned int *flags, int *active)
 {
 	*flags = 0;
 	*active = !fake_cuda_knobs.inactive;
-	return device == 0 ? OK : 101;
+	return device >= 0 && device < fake_cuda_knobs.devices ? OK : 101;
 }
 
 EXPORT int cuCtxPushCurrent_v2(void *ctx)
 {
-	ctx_depth++;
-	return ctx == &the_ctx ? OK : INVALID_VALUE;
+	int device = (int)((int *)ctx - the_ctx);
+
+	if (device < 0 || device >= DEVICES || ctx_depth == 16)
+		return INVALID_VALUE;
+	ctx_stack[ctx_depth++] = device;
+	return OK;
 }
 
 EXPORT int cuCtxPopCurrent_v2(void **out)
 {
-	*out = &the_ctx;
-	return ctx_depth-- > 0 ? OK : INVALID_CONTEXT;
+	if (ctx_depth == 0)
+		return INVALID_CONTEXT;
+	*out = &the_ctx[ctx_stack[--ctx_depth]];
+	return OK;
 }
 
 EXPORT int cuCtxGetCurrent(void **out)
 {
-	*out = ctx_depth > 0 ? &the_ctx : NULL;
+	*out = ctx_depth > 0 ? &the_ctx[fake_current()] : NULL;
 	return OK;
 }
 

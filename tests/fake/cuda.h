@@ -18,6 +18,11 @@ struct fake_cuda_knobs {
 	int writes_ordering;  /* attributes of the device */
 	int flush_options;
 	int no_dmabuf;
+	int devices;          /* how many there are */
+	void *capturing;      /* a stream that is being captured into a graph, by a thread that
+	                       * forbids others what would end that */
+	uint64_t broken;      /* calls that have ended it nevertheless */
+	uint64_t looks;       /* cuEventQuery() */
 	uint64_t copies;      /* asked for, by engine and by kernel */
 	uint64_t launches;
 	uint64_t flushes;     /* cuFlushGPUDirectRDMAWrites() */
@@ -27,9 +32,20 @@ struct fake_cuda_knobs {
 	void *(*shadow)(uint64_t ptr);
 	uint64_t (*alloc)(size_t bytes, int vmm);
 	void (*free)(uint64_t ptr);
+	uint64_t (*alloc_on)(int device, size_t bytes);
 	uint32_t (*objects)(void); /* allocations, maps, streams, events that are there */
+	/* What is asked of a stream from now on waits until it is let go; others go on. */
+	void (*block)(void *stream);
+	void (*unblock)(void *stream);
 };
 
 #define FAKE_CUDA_KNOBS "fake_cuda_knobs"
+
+/* For those who load it without this header: tests/py. */
+uint64_t fake_cuda_alloc(size_t bytes);
+void fake_cuda_free(uint64_t ptr);
+void *fake_cuda_shadow(uint64_t ptr);
+void fake_cuda_block(void *stream);
+void fake_cuda_unblock(void *stream);
 
 #endif

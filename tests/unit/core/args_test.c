@@ -27,7 +27,7 @@ static void args_say_what_is_wrong_with_them(void **state)
 	(void)state;
 	assert_int_equal(ARGS_REFUSED(none, "wimm_write", 0), WIMM_E_INVAL);
 	assert_string_equal(wimm_last_error_text(), "wimm_write is NULL");
-	w.reserved[1] = 1;
+	w.reserved[0] = 1;
 	assert_false(ARGS_GOOD(&w, UINT32_MAX));
 	assert_int_equal(ARGS_REFUSED(&w, "wimm_write", UINT32_MAX), WIMM_E_INVAL);
 	assert_non_null(strstr(wimm_last_error_text(), "reserved"));
