@@ -6,11 +6,17 @@
  *   host_engine paged --size 16K [--foreign [--huge]]    one request of 64 MiB at a time
  *   host_engine lat [--threads]                          8 bytes there and back; half of it
  *
- * The receiver's memory is wimm_alloc()'s, or with --foreign ordinary memory. Engines are driven by
- * their callers, or with --threads by threads of their own. Time ends when the receiver has counted
- * everything. The way bytes travel is the setting WIMM_HOST_WAY. With --one (stream, paged) one
- * thread drives both engines and CPU time is told, not time: what the work costs, where waiting for
- * each other, or for a busy machine, is not counted. */
+ * The receiver's memory is wimm_alloc()'s, or with --foreign ordinary memory. Time ends when the
+ * receiver has counted everything. The way bytes travel is the setting WIMM_HOST_WAY.
+ *
+ * Engines are driven by their callers, each pinned to a CPU of its own and polling. With --threads
+ * they drive themselves, nothing is pinned and nobody of the application polls: stream and paged
+ * sleep until a callback tells that half of what is under way is done, lat answers from inside the
+ * callback. (An application that polls a flag on the CPU of its own worker takes turns with it, a
+ * time slice each; that measures the kernel's scheduler.) WIMM_BUSY_POLL=1 keeps the workers awake.
+ *
+ * With --one (stream, paged) one thread drives both engines and CPU time is told, not time: what
+ * the work costs, where waiting for each other, or for a busy machine, is not counted. */
 
 #include "util.h"
 
@@ -19,6 +25,8 @@
 #include <wimm/region.h>
 #include <wimm/transfer.h>
 
+#include <errno.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +35,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { IMM = 7, LAT_ROUNDS = 100000, LAT_WARM = 1000, OPEN_MAX_OPS = 64 };
+enum { IMM = 7, LAT_ROUNDS = 100000, LAT_WARM = 1000, RALLY_ROUNDS = 20000, OPEN_MAX_OPS = 64, BATCHES = 2 };
 
 struct options {
 	const char *mode;
@@ -45,6 +53,15 @@ struct shared {
 	_Atomic uint32_t ready;
 	_Atomic uint32_t done; /* rounds that the receiver has counted */
 	_Atomic uint32_t over;
+	sem_t told;         /* the same, for a sender that sleeps */
+	sem_t ended;        /* `over`, for a receiver that sleeps */
+	double cpu_seconds; /* of the receiver, for the measured part */
+};
+
+/* Operations that a sleeper waits for together. */
+struct batch {
+	_Atomic uint32_t left;
+	sem_t done;
 };
 
 struct side {
@@ -96,7 +113,7 @@ static void side_open(struct side *s, bool child)
 	struct wimm_engine_opts opts = WIMM_ENGINE_OPTS_INIT;
 	bool latency = strcmp(s->o->mode, "lat") == 0;
 
-	if (!s->o->one)
+	if (!s->o->one && !s->o->threads)
 		bench_pin(child ? 1 : 0);
 	opts.provider = "host";
 	opts.nics = "any";
@@ -118,12 +135,9 @@ static void side_connect(struct side *s, bool child)
 		     "remote");
 }
 
-static void expect(const struct side *s, uint64_t count, uint64_t *flag)
+static void expect(const struct side *s, uint64_t count, const struct wimm_on_done *on_done)
 {
-	struct wimm_on_done on_done = { .flag = flag };
-
-	*flag = 0;
-	must(wimm_expect_imm_count(s->engine, IMM, count, NULL, &on_done, NULL), "expect");
+	must(wimm_expect_imm_count(s->engine, IMM, count, NULL, on_done, NULL), "expect");
 }
 
 static void wait_flag(const struct side *s, const uint64_t *flag)
@@ -134,10 +148,72 @@ static void wait_flag(const struct side *s, const uint64_t *flag)
 		must((wimm_status)wimm_flag_load(flag), "operation");
 }
 
-static void put(const struct side *s, uint64_t at, uint64_t len, uint64_t *flag)
+static void sleep_on(sem_t *sem)
+{
+	while (sem_wait(sem) != 0)
+		if (errno != EINTR)
+			bench_die("sem_wait");
+}
+
+static void batch_init(struct batch *b)
+{
+	atomic_init(&b->left, 0);
+	if (sem_init(&b->done, 0, 1) != 0)
+		bench_die("sem_init");
+}
+
+static void batch_one_done(void *context, const struct wimm_done *done)
+{
+	struct batch *b = context;
+
+	must(done->status, "operation");
+	if (atomic_fetch_sub(&b->left, 1) == 1)
+		(void)sem_post(&b->done);
+}
+
+/* Until all of the batch's last round are done; then it has `ops` to wait for. */
+static void batch_begin(struct batch *b, uint32_t ops)
+{
+	sleep_on(&b->done);
+	atomic_store(&b->left, ops);
+}
+
+/* One operation: by its flag while driving, asleep where the engine drives itself. */
+struct waiter {
+	uint64_t flag;
+	struct batch batch;
+};
+
+static struct wimm_on_done waiter_arm(const struct side *s, struct waiter *w)
+{
+	struct wimm_on_done on_done = { 0 };
+
+	w->flag = 0;
+	if (!s->o->threads) {
+		on_done.flag = &w->flag;
+		return on_done;
+	}
+	batch_init(&w->batch);
+	batch_begin(&w->batch, 1);
+	on_done.fn = batch_one_done;
+	on_done.context = &w->batch;
+	return on_done;
+}
+
+static void waiter_wait(const struct side *s, struct waiter *w)
+{
+	if (!s->o->threads) {
+		wait_flag(s, &w->flag);
+		return;
+	}
+	batch_begin(&w->batch, 0);
+	(void)sem_destroy(&w->batch.done);
+}
+
+static void put(const struct side *s, uint64_t at, uint64_t len,
+                const struct wimm_on_done *on_done)
 {
 	struct wimm_write w = WIMM_WRITE_INIT;
-	struct wimm_on_done on_done = { .flag = flag };
 	wimm_status st;
 
 	w.flags = WIMM_IMM;
@@ -147,10 +223,17 @@ static void put(const struct side *s, uint64_t at, uint64_t len, uint64_t *flag)
 	w.src_offset_bytes = at;
 	w.dst_offset_bytes = at;
 	w.len_bytes = len;
-	*flag = 0;
-	while ((st = wimm_submit_single_write(s->engine, &w, &on_done, NULL)) == WIMM_AGAIN)
+	while ((st = wimm_submit_single_write(s->engine, &w, on_done, NULL)) == WIMM_AGAIN)
 		turn(s);
 	must(st, "write");
+}
+
+static void put_flagged(const struct side *s, uint64_t at, uint64_t len, uint64_t *flag)
+{
+	struct wimm_on_done on_done = { .flag = flag };
+
+	*flag = 0;
+	put(s, at, len, &on_done);
 }
 
 /* `bytes` in writes of the size, some of them under way. */
@@ -162,7 +245,7 @@ static void stream(const struct side *s, uint64_t bytes)
 		flags[i] = 1;
 	for (uint64_t sent = 0, i = 0; sent < bytes; sent += s->o->size, i++) {
 		wait_flag(s, &flags[i % OPEN_MAX_OPS]);
-		put(s, sent % BENCH_WALK_BYTES, s->o->size, &flags[i % OPEN_MAX_OPS]);
+		put_flagged(s, sent % BENCH_WALK_BYTES, s->o->size, &flags[i % OPEN_MAX_OPS]);
 		turn(s);
 	}
 	for (uint64_t i = 0; i < OPEN_MAX_OPS; i++)
@@ -174,8 +257,7 @@ static void paged(const struct side *s, uint64_t bytes)
 	static uint32_t indices[BENCH_WALK_BYTES / 4096];
 	uint64_t pages = BENCH_WALK_BYTES / s->o->size;
 	struct wimm_paged_writes w = WIMM_PAGED_WRITES_INIT;
-	uint64_t flag;
-	struct wimm_on_done on_done = { .flag = &flag };
+	struct waiter waiter;
 
 	for (uint32_t i = 0; i < pages; i++)
 		indices[i] = i;
@@ -187,9 +269,33 @@ static void paged(const struct side *s, uint64_t bytes)
 	w.dst_pages = w.src_pages;
 	w.page_len_bytes = s->o->size;
 	for (uint64_t sent = 0; sent < bytes; sent += BENCH_WALK_BYTES) {
-		flag = 0;
+		struct wimm_on_done on_done = waiter_arm(s, &waiter);
+
 		must(wimm_submit_paged_writes(s->engine, &w, &on_done, NULL), "pages");
-		wait_flag(s, &flag);
+		waiter_wait(s, &waiter);
+	}
+}
+
+/* As stream(): one half of the writes is filled up while the other half is under way. */
+static void stream_asleep(const struct side *s, uint64_t bytes)
+{
+	uint64_t blocks = bytes / s->o->size;
+	uint32_t each = OPEN_MAX_OPS / BATCHES;
+	struct batch batch[BATCHES];
+
+	for (uint32_t i = 0; i < BATCHES; i++)
+		batch_init(&batch[i]);
+	for (uint64_t i = 0; i < blocks; i++) {
+		struct batch *b = &batch[i / each % BATCHES];
+		struct wimm_on_done on_done = { .fn = batch_one_done, .context = b };
+
+		if (i % each == 0)
+			batch_begin(b, blocks - i < each ? (uint32_t)(blocks - i) : each);
+		put(s, i * s->o->size % BENCH_WALK_BYTES, s->o->size, &on_done);
+	}
+	for (uint32_t i = 0; i < BATCHES; i++) {
+		batch_begin(&batch[i], 0);
+		(void)sem_destroy(&batch[i].done);
 	}
 }
 
@@ -197,22 +303,51 @@ static void send_all(const struct side *s, uint64_t bytes)
 {
 	if (strcmp(s->o->mode, "paged") == 0)
 		paged(s, bytes);
+	else if (s->o->threads)
+		stream_asleep(s, bytes);
 	else
 		stream(s, bytes);
 }
 
-static void be_receiver(const struct side *s)
+/* The sender: until the receiver has counted that many rounds. */
+static void wait_told(const struct side *s, uint32_t rounds)
 {
-	static uint64_t flag;
-	uint64_t amounts[] = { 2 * BENCH_WALK_BYTES, s->o->total };
+	if (s->o->threads)
+		sleep_on(&s->shared->told);
+	while (atomic_load(&s->shared->done) < rounds)
+		turn(s);
+}
 
-	for (int i = 0; i < 2; i++) {
-		expect(s, amounts[i] / s->o->size, &flag);
-		wait_flag(s, &flag);
-		atomic_fetch_add(&s->shared->done, 1);
-	}
+static void end(const struct side *s)
+{
+	atomic_store(&s->shared->over, 1);
+	(void)sem_post(&s->shared->ended);
+}
+
+static void wait_over(const struct side *s)
+{
+	if (s->o->threads)
+		sleep_on(&s->shared->ended);
 	while (!atomic_load(&s->shared->over))
 		turn(s);
+}
+
+static void be_receiver(const struct side *s)
+{
+	uint64_t amounts[] = { 2 * BENCH_WALK_BYTES, s->o->total };
+	struct waiter waiter;
+
+	for (int i = 0; i < 2; i++) {
+		struct wimm_on_done on_done = waiter_arm(s, &waiter);
+		double cpu = bench_cpu_s();
+
+		expect(s, amounts[i] / s->o->size, &on_done);
+		waiter_wait(s, &waiter);
+		s->shared->cpu_seconds = bench_cpu_s() - cpu;
+		atomic_fetch_add(&s->shared->done, 1);
+		(void)sem_post(&s->shared->told);
+	}
+	wait_over(s);
 }
 
 static void be_sender(const struct side *s)
@@ -221,16 +356,16 @@ static void be_sender(const struct side *s)
 	double start;
 
 	send_all(s, 2 * BENCH_WALK_BYTES); /* connects, maps, touches */
-	while (atomic_load(&s->shared->done) < 1)
-		turn(s);
+	wait_told(s, 1);
 	start = bench_now_s();
+	r.cpu_seconds = bench_cpu_s();
 	send_all(s, s->o->total);
-	while (atomic_load(&s->shared->done) < 2)
-		turn(s);
+	wait_told(s, 2);
 	r.seconds = bench_now_s() - start;
+	r.cpu_seconds = bench_cpu_s() - r.cpu_seconds + s->shared->cpu_seconds;
 	r.blocks = s->o->total / s->o->size;
 	bench_print(&r, s->o->json);
-	atomic_store(&s->shared->over, 1);
+	end(s);
 }
 
 /* The counter itself is polled, not an expectation. */
@@ -243,6 +378,14 @@ static void wait_count(const struct side *s, uint64_t *counted)
 		must(wimm_poll_imm(s->engine, IMM, &now), "poll");
 	} while (now == *counted);
 	(*counted)++;
+}
+
+static void tell_latency(const struct side *s, double seconds, uint32_t rounds)
+{
+	printf(s->o->json ? "{\"name\": \"lat\", \"one_way_us\": %.4f}\n"
+	                  : "lat  8 B  %.3f us one way, mean\n",
+	       seconds / rounds / 2 * 1e6);
+	end(s);
 }
 
 static void latency(const struct side *s, bool child)
@@ -260,27 +403,82 @@ static void latency(const struct side *s, bool child)
 			wait_count(s, &counted);
 		if (i >= OPEN_MAX_OPS)
 			wait_flag(s, flag);
-		put(s, child ? 4096 : 0, 8, flag);
+		put_flagged(s, child ? 4096 : 0, 8, flag);
 		if (!child)
 			wait_count(s, &counted);
 	}
 	start = bench_now_s() - start;
-	if (child) {
-		while (!atomic_load(&s->shared->over))
-			turn(s);
-		return;
-	}
-	printf(s->o->json ? "{\"name\": \"lat\", \"one_way_us\": %.4f}\n"
-	                  : "lat  8 B  %.3f us one way, mean\n",
-	       start / LAT_ROUNDS / 2 * 1e6);
-	atomic_store(&s->shared->over, 1);
+	if (child)
+		wait_over(s);
+	else
+		tell_latency(s, start, LAT_ROUNDS);
+}
+
+/* With threads: each side answers from the callback of its expectation. */
+struct rally {
+	const struct side *s;
+	bool child;
+	uint32_t left;
+	double start;
+	sem_t over;
+};
+
+static void rally_write(struct rally *r)
+{
+	struct wimm_on_done nothing = { 0 };
+
+	put(r->s, r->child ? 4096 : 0, 8, &nothing);
+}
+
+static void rally_expect(struct rally *r);
+
+static void rally_turn(void *context, const struct wimm_done *done)
+{
+	struct rally *r = context;
+
+	must(done->status, "expectation");
+	r->left--;
+	if (r->left == RALLY_ROUNDS)
+		r->start = bench_now_s();
+	if (r->left != 0)
+		rally_expect(r);
+	if (r->child || r->left != 0)
+		rally_write(r);
+	if (r->left == 0)
+		(void)sem_post(&r->over);
+}
+
+static void rally_expect(struct rally *r)
+{
+	struct wimm_on_done on_done = { .fn = rally_turn, .context = r };
+
+	expect(r->s, 1, &on_done);
+}
+
+static void rally(const struct side *s, bool child)
+{
+	struct rally r = { .s = s, .child = child, .left = RALLY_ROUNDS + LAT_WARM };
+
+	if (sem_init(&r.over, 0, 0) != 0)
+		bench_die("sem_init");
+	rally_expect(&r);
+	if (!child)
+		rally_write(&r);
+	sleep_on(&r.over);
+	if (child)
+		wait_over(s);
+	else
+		tell_latency(s, bench_now_s() - r.start, RALLY_ROUNDS);
+	(void)sem_destroy(&r.over);
 }
 
 static void run(struct side *s, bool child)
 {
 	side_open(s, child);
 	side_connect(s, child);
-	if (strcmp(s->o->mode, "lat") == 0)
+	if (strcmp(s->o->mode, "lat") == 0 && s->o->threads)
+		rally(s, child);
+	else if (strcmp(s->o->mode, "lat") == 0)
 		latency(s, child);
 	else if (child)
 		be_receiver(s);
@@ -295,17 +493,19 @@ static void run_one(struct side *a)
 	struct bench_result r = { .name = a->o->mode, .block_bytes = a->o->size, .batch = 1 };
 	uint64_t amounts[] = { 2 * BENCH_WALK_BYTES, a->o->total };
 	struct side b = { .o = a->o, .shared = a->shared };
-	static uint64_t flag;
+	struct waiter waiter;
 
 	side_open(a, false);
 	side_open(&b, true);
 	side_connect(a, false);
 	a->other = &b;
 	for (int i = 0; i < 2; i++) {
-		expect(&b, amounts[i] / a->o->size, &flag);
+		struct wimm_on_done on_done = waiter_arm(a, &waiter);
+
+		expect(&b, amounts[i] / a->o->size, &on_done);
 		r.cpu_seconds = bench_cpu_s();
 		send_all(a, amounts[i]);
-		wait_flag(a, &flag);
+		waiter_wait(a, &waiter);
 		r.cpu_seconds = bench_cpu_s() - r.cpu_seconds;
 	}
 	r.seconds = r.cpu_seconds;
@@ -356,6 +556,8 @@ int main(int argc, char **argv)
 	parse(argc, argv, &o);
 	s.shared = bench_shared(sizeof(*s.shared));
 	memset(s.shared, 0, sizeof(*s.shared));
+	if (sem_init(&s.shared->told, 1, 0) != 0 || sem_init(&s.shared->ended, 1, 0) != 0)
+		bench_die("sem_init");
 	if (o.one) {
 		run_one(&s);
 		return 0;
