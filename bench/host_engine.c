@@ -35,7 +35,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { IMM = 7, LAT_ROUNDS = 100000, LAT_WARM = 1000, RALLY_ROUNDS = 20000, OPEN_MAX_OPS = 64, BATCHES = 2 };
+enum {
+	IMM = 7,
+	LAT_ROUNDS = 100000,
+	LAT_WARM = 1000,
+	RALLY_ROUNDS = 20000,
+	OPEN_MAX_OPS = 64,
+	BATCHES = 2,
+};
 
 struct options {
 	const char *mode;

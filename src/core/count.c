@@ -425,7 +425,7 @@ wimm_status wimm_poll_imm(struct wimm_engine *engine, uint32_t imm, uint64_t *ou
 		st = args_null("out_count");
 	if (st != WIMM_OK)
 		return st;
-	worker_call(&engine->worker, poll_on_worker, &c);
+	worker_ask(&engine->worker, poll_on_worker, &c);
 	*out_count = c.out;
 	return WIMM_OK;
 }

@@ -6,7 +6,7 @@
 #include "plat/clock.h"
 
 /* The engine whose callback this thread is in, and whether it may take more. */
-static _Thread_local const struct wimm_engine *in_callback_of;
+static _Thread_local const struct wimm_engine *in_callback_of PLAT_TLS_SMALL;
 
 bool engine_in_callback(const struct wimm_engine *engine)
 {
@@ -22,9 +22,12 @@ void deliver_push(struct wimm_engine *engine, struct delivery *d)
 
 uint32_t deliver_run(struct wimm_engine *engine, uint32_t max)
 {
-	const struct wimm_engine *outer = in_callback_of;
+	const struct wimm_engine *outer;
 	uint32_t n = 0;
 
+	if (mpsc_empty_hint(&engine->deliveries))
+		return 0;
+	outer = in_callback_of;
 	in_callback_of = engine;
 	while (n < max) {
 		struct mpsc_node *node = mpsc_pop(&engine->deliveries);

@@ -25,7 +25,7 @@ wimm_status wimm_progress(struct wimm_engine *engine, int *out_busy)
 		return st;
 	if (engine_in_callback(engine))
 		return WIMM_E_IN_CALLBACK;
-	busy = worker_step(&engine->worker, engine_now_ns(engine));
+	busy = worker_step(&engine->worker, engine_turn_ns(engine));
 	busy = watch_poll(engine) != 0 || busy;
 	busy = deliver_run(engine, UINT32_MAX) != 0 || busy;
 	if (out_busy != NULL)

@@ -52,6 +52,13 @@ uint64_t engine_now_ns(const struct wimm_engine *engine)
 	                                  : clock_now_ns();
 }
 
+uint64_t engine_turn_ns(struct wimm_engine *engine)
+{
+	if (__builtin_expect(engine->env.now_ns != NULL, 0))
+		return engine->env.now_ns(engine->env.clock_ctx);
+	return clock_cached_ns(&engine->worker.clock);
+}
+
 /* --- NICs --- */
 
 /* The items of a comma list. */

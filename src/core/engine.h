@@ -52,6 +52,8 @@ void engine_close_nics(struct worker *w);
 /* OK, or why the calling thread may not use the engine (E_INVAL, E_FORKED). */
 wimm_status engine_check(const struct wimm_engine *engine);
 uint64_t engine_now_ns(const struct wimm_engine *engine);
+/* The same, a little less exact and cheap. Thread: the worker's, that of a driving caller too. */
+uint64_t engine_turn_ns(struct wimm_engine *engine);
 /* Whether close has begun: nothing new is accepted, but for the end of what there is. */
 bool engine_closing(const struct wimm_engine *engine);
 /* Whether the calling thread is inside a callback of this engine. */

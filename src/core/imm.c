@@ -202,8 +202,10 @@ void imm_cancel(struct imm_table *t, struct imm_expect *e, struct list *fired)
 
 uint64_t imm_count(const struct imm_table *t, uint32_t imm)
 {
-	const struct imm_value *v = imm_value_find(t, imm);
+	const struct imm_value *v = t->recent;
 
+	if (!v || v->imm != imm)
+		v = imm_value_find(t, imm);
 	return v ? v->total : 0;
 }
 

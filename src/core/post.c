@@ -167,20 +167,19 @@ static bool leg_post(struct worker *w, struct peer *p, struct leg *leg, uint32_t
 		uint32_t count;
 		uint32_t taken = 0;
 		struct path *path = shard_next(p, leg, room, &count);
-		bool any = shard_any_path(leg);
 
 		/* What shares an immediate goes through one life of its path. */
-		if (path->state == PATH_UP &&
-		    (any || (leg->used >> path->index & 1) == 0 || path_stood(path, leg))) {
+		if (path->state == PATH_UP && ((leg->used >> path->index & 1) == 0 ||
+		                               shard_any_path(leg) || path_stood(path, leg))) {
 			shard_fill(leg, path, w->wr, count);
 			taken = path_ops(w, path)->post(path->prov, w->wr, count);
 			account(w, path, leg, count, taken);
-		} else if (!any) {
+		} else if (!shard_any_path(leg)) {
 			post_fail_leg(w, leg, WIMM_E_NIC_LOST,
 			              "a NIC path of a split or pinned write was lost");
 			return false;
 		}
-		if (taken == 0 && any)
+		if (taken == 0 && shard_any_path(leg))
 			taken = post_elsewhere(w, p, leg, path, count);
 		posted += taken;
 		*out_posted = posted;

@@ -255,6 +255,14 @@ void worker_call(struct worker *w, void (*fn)(struct worker *w, void *arg), void
 	sema_fini(&done);
 }
 
+void worker_ask(struct worker *w, void (*fn)(struct worker *w, void *arg), void *arg)
+{
+	if (!w->own_threads && mpsc_empty_hint(&w->inbox))
+		fn(w, arg);
+	else
+		worker_call(w, fn, arg);
+}
+
 /* --- one turn --- */
 
 static uint32_t poll_nics(struct worker *w)
@@ -422,7 +430,7 @@ static void worker_main(void *arg)
 		plat_thread_stay_on_node(nics_node(w));
 	/* Acquire, with the release in worker_stop(). */
 	while (atomic_load_explicit(&w->stop, memory_order_acquire) == 0) {
-		uint64_t now = clock_now_ns();
+		uint64_t now = engine_turn_ns(w->engine);
 
 		if (worker_step(w, now)) {
 			idle_since = 0;

@@ -11,6 +11,7 @@
 #include "core/stats.h"
 #include "core/timers.h"
 #include "mem/cuda_queue.h"
+#include "plat/clock.h"
 #include "plat/rand.h"
 #include "plat/sema.h"
 #include "plat/thread.h"
@@ -66,6 +67,7 @@ struct worker {
 
 	/* Owned by the worker. */
 	_Alignas(64) uint64_t now_ns;
+	struct clock_cache clock;
 	struct list peers;      /* all that are not free */
 	struct peer *self_peer; /* this engine as its own peer; NULL: none */
 	struct list ready;      /* peers with legs to post and room for them */
@@ -144,6 +146,8 @@ void worker_arm(struct worker *w, bool may_sleep);
 void worker_push(struct worker *w, struct request *r);
 /* Run fn on the worker and wait for it; at once on the worker itself or when caller-driven. */
 void worker_call(struct worker *w, void (*fn)(struct worker *w, void *arg), void *arg);
+/* The same for fn that only reads and needs no time: cheap for a caller that polls. */
+void worker_ask(struct worker *w, void (*fn)(struct worker *w, void *arg), void *arg);
 uint64_t worker_random(struct worker *w);
 
 static inline const struct prov_ops *path_ops(const struct worker *w, const struct path *path)

@@ -19,6 +19,10 @@ struct plat_thread {
 
 enum { PLAT_CPU_ANY = -1 };
 
+/* On a variable of a thread: it is reached without a function call. Such variables share a few
+ * hundred bytes with all libraries that a process loads late, so for words only. */
+#define PLAT_TLS_SMALL __attribute__((tls_model("initial-exec")))
+
 /* Starts fn(arg) on a thread of its own, with all signals blocked: they are the application's.
  * name: cut after 15 bytes. cpu_index: PLAT_CPU_ANY, or a CPU to stay on; a CPU that may not be
  * used is logged once for the process and the thread runs unpinned.

@@ -160,6 +160,17 @@ static void look_at_rings(struct host_dev *dev)
 	}
 }
 
+/* Peers that were asleep when they were looked at, or going to. */
+static void ring_rest(struct host_dev *dev)
+{
+	LIST_FOR_EACH(it, &dev->hot) {
+		struct host_path *path = LIST_ENTRY(it, struct host_path, hot);
+
+		if (path->ack_bell_due && !path->ended)
+			host_path_ring(path);
+	}
+}
+
 static void wake_up(struct host_dev *dev)
 {
 	LIST_FOR_EACH(it, &dev->hot)
@@ -192,8 +203,10 @@ uint32_t host_op_poll(struct prov_dev *dev_, uint64_t now_ns, struct prov_cqe *o
 	dev->now_ns = now_ns;
 	if (!list_empty(&dev->dead))
 		free_dead(dev);
-	if (dev->armed || now_ns >= dev->look_ns)
+	if (dev->armed || now_ns >= dev->look_ns) {
+		ring_rest(dev);
 		look_at_sockets(dev);
+	}
 	if (dev->armed)
 		wake_up(dev);
 	if (now_ns >= dev->next_timer_ns)
@@ -234,6 +247,7 @@ bool host_op_arm(struct prov_dev *dev_)
 
 	if (!list_empty(&dev->ready))
 		return false;
+	ring_rest(dev);
 	dev->armed = true; /* the next poll looks at the sockets, and tells the peers */
 	LIST_FOR_EACH(it, &dev->hot)
 		host_path_announce(LIST_ENTRY(it, struct host_path, hot));

@@ -221,9 +221,21 @@ void host_path_ring(struct host_path *path)
 	struct host_bell *other = &path->area->bell[1 - host_path_side(path)];
 
 	path->bell_due = false;
+	path->ack_bell_due = false;
 	/* [E] with [D]. A packet that finds the queue full is not needed: others wait there. */
 	if (atomic_exchange_explicit(&other->sleeping, 0, memory_order_acq_rel) != 0)
 		(void)host_conn_send(path->conn, HOST_PACKET_BELL, NULL, 0, -1);
+}
+
+void host_path_ring_later(struct host_path *path)
+{
+	struct host_bell *other = &path->area->bell[1 - host_path_side(path)];
+
+	/* Relaxed, so it may miss a peer that goes to sleep right now; the exchange in
+	 * host_path_ring() would not, but waits until the peer has seen the acknowledgement leave
+	 * its cache, and what has just arrived would wait with it. */
+	if (atomic_load_explicit(&other->sleeping, memory_order_relaxed) != 0)
+		host_path_ring(path);
 }
 
 /* The peer's last word. */
@@ -426,6 +438,8 @@ static bool up_step(struct host_path *path, struct host_emit *emit)
 	more = !host_tx_report(path, emit) || more;
 	if (path->bell_due && !path->ended)
 		host_path_ring(path);
+	else if (path->ack_bell_due && !path->ended)
+		host_path_ring_later(path);
 	return more || (path->conn->can_read && !path->ended);
 }
 

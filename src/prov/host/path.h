@@ -123,6 +123,7 @@ struct host_path {
 	bool closing; /* path_close() was called */
 	uint64_t leave_ns; /* then: until when a peer that reads a source is waited for */
 	bool bell_due;
+	bool ack_bell_due; /* for an acknowledgement alone: see host_path_ring_later() */
 	bool gave_foreign; /* ordinary memory of this process, to be written by the peer */
 	uint8_t join;      /* enum host_join_state */
 	bool echoed;       /* what this side wrote through the area has come back */
@@ -157,6 +158,9 @@ void host_path_lost(struct host_path *path);
 void host_path_reject(struct host_path *path);
 /* Wake the peer if it sleeps: entries or acknowledgements are there. */
 void host_path_ring(struct host_path *path);
+/* The same for an acknowledgement, where the caller goes on to tell of what arrived. The word is
+ * looked at for certain at the next look at the sockets or before this side sleeps. */
+void host_path_ring_later(struct host_path *path);
 /* Whether its ring has something for the worker; no system call. */
 bool host_path_hint(const struct host_path *path);
 /* Before sleeping: the peer rings from now on. And behind it. */

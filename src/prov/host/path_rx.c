@@ -65,8 +65,12 @@ static bool gather(struct host_path *path)
 		uint32_t pos = rx->pos + rx->count;
 		enum host_slot_look look = host_slot_get(host_slot_at(rx->lane, pos), pos, e);
 
-		if (look == HOST_SLOT_EMPTY)
+		if (look == HOST_SLOT_EMPTY) {
+			/* When this one is full, the next one is looked at: have it here by then,
+			 * out of the cache of a writer that was there a lap ago. */
+			__builtin_prefetch(host_slot_at(rx->lane, pos + 1));
 			break;
+		}
 		/* Where the bytes lie is our own count; the entry only has to agree. */
 		if (look == HOST_SLOT_BROKEN ||
 		    (e->kind == HOST_ENTRY_SLOT &&
@@ -248,7 +252,7 @@ static void acknowledge(struct host_path *path)
 	rx->acked = (uint32_t)acked;
 	/* [G] with [F] in host_tx_acks(): we have read before the peer writes over it. */
 	atomic_store_explicit(&rx->lane->acked, acked, memory_order_release);
-	path->bell_due = true;
+	path->ack_bell_due = true;
 }
 
 bool host_rx_step(struct host_path *path, struct host_emit *emit)
