@@ -27,7 +27,8 @@ typedef enum {
  *  offset_bytes + layer * layer_stride_bytes + page * page_stride_bytes + part * part_stride_bytes
  *  + head * head_stride_bytes + token * token_stride_bytes into it; the dimensions of a head follow
  *  each other. Part 0 is K, part 1 is V (MLA: part 0 alone); heads count from the rank's first.
- *  The fields down to model_tag must agree on both sides, the others are each side's own. */
+ *  The fields down to model_tag must agree on both sides, but for page_tokens; the others are each
+ *  side's own. */
 struct wimm_kv_layout {
 	uint32_t size;
 	wimm_kv_kind kind;
@@ -36,7 +37,7 @@ struct wimm_kv_layout {
 	uint32_t head_dim;           /* 1..65536; MLA: the whole row */
 	uint32_t elem_bytes;         /* 1..16 */
 	uint32_t elem_type;          /* the application's number for the type of an element */
-	uint32_t page_tokens;        /* 1..65536 */
+	uint32_t page_tokens;        /* 1..65536; each side's own */
 	uint64_t model_tag;          /* the application's digest of what else must agree */
 
 	uint32_t tp;                 /* ranks that share the model, 1..4096 */
@@ -77,13 +78,18 @@ WIMM_API WIMM_MUST_CHECK wimm_status wimm_kv_compare(const struct wimm_kv_layout
 						     const struct wimm_kv_layout *decode,
 						     struct wimm_error_info *error);
 
+/** Tokens of a unit, the greatest that pages of both sides are whole numbers of: a page where they
+ *  are of one size. What travels is counted in units.  Thread: any.  Blocks: no. */
+WIMM_API uint32_t wimm_kv_unit_tokens(const struct wimm_kv_layout *prefill,
+				      const struct wimm_kv_layout *decode);
+
 /** The heads that one decode rank gets from one prefill rank. */
 struct wimm_kv_segment {
 	uint32_t src_rank;
 	uint32_t src_head;           /* counted from the prefill rank's first */
 	uint32_t dst_head;           /* counted from the decode rank's first */
 	uint32_t heads;
-	uint32_t pieces;             /* writes that a page's part takes: 1 where both sides hold the
+	uint32_t pieces;             /* writes that a unit's part takes: 1 where both sides hold the
 				      * segment as one run in one order */
 	uint32_t reserved;
 	uint64_t piece_bytes;
@@ -100,14 +106,16 @@ WIMM_API WIMM_MUST_CHECK wimm_status wimm_kv_map(const struct wimm_kv_layout *pr
 
 #define WIMM_KV_ALL_RANKS 0xffffffffu
 
-/** Immediates that decode->tp_rank counts for one request: one a layer, part, page, segment and
+/** Immediates that decode->tp_rank counts for one request: one a layer, part, unit, segment and
  *  piece, and one for the tail. A request without any of them counts 1: its first sender then
  *  writes nothing but the immediate. src_rank: those of one prefill rank, or WIMM_KV_ALL_RANKS.
- *  pages: pages that travel.  tail: not 0 if there is one; it comes from the first segment's rank.
+ *  units: those that travel (pages, where both sides' are of one size), the one in which the prompt
+ *  ends like any other; with wimm_kv_receive_opts.group_units the groups of the others, and that
+ *  one.  tail: not 0 if there is one; it comes from the first segment's rank.
  *  Returns: OK, E_LIMIT (2^63 passed), E_MISMATCH, E_INVAL.  Thread: any.  Blocks: no. */
 WIMM_API WIMM_MUST_CHECK wimm_status wimm_kv_count(const struct wimm_kv_layout *prefill,
 						   const struct wimm_kv_layout *decode,
-						   uint64_t pages, int tail, uint32_t src_rank,
+						   uint64_t units, int tail, uint32_t src_rank,
 						   uint64_t *out, struct wimm_error_info *error);
 
 struct wimm_kv_cache;         /* opaque; the cache of one rank on one engine */
@@ -146,7 +154,8 @@ struct wimm_kv_request {
 	struct wimm_kv_layout prefill; /* as the decode side believes it */
 	const void *note;            /* the application's own bytes */
 	uint64_t note_bytes;
-	uint64_t reserved[4];
+	uint64_t group_units;        /* units whose like pieces share an immediate; 1: none do */
+	uint64_t reserved[3];
 };
 #define WIMM_KV_REQUEST_INIT { .size = sizeof(struct wimm_kv_request) }
 
@@ -218,7 +227,11 @@ struct wimm_kv_receive_opts {
 	uint64_t note_bytes;
 	wimm_kv_done_fn fn;          /* called once, on the callback thread */
 	void *context;
-	uint64_t reserved[4];
+	uint64_t group_units;        /* 1: an immediate a unit and piece. More: like pieces of so
+				      * many units share one, neighbours are merged; they leave
+				      * with the chunk that completes the group. 0: chosen, more
+				      * for many small pages that lie in a row */
+	uint64_t reserved[3];
 };
 #define WIMM_KV_RECEIVE_OPTS_INIT { .size = sizeof(struct wimm_kv_receive_opts) }
 
@@ -278,8 +291,9 @@ struct wimm_kv_send_opts {
 	uint32_t flags;              /* WIMM_KV_* */
 	const void *request;         /* copied */
 	uint64_t request_bytes;
-	const uint32_t *pages;       /* copied. One for each page of the request, in its order;
-				      * none where chunks are told */
+	const uint32_t *pages;       /* copied. From the page of this side that holds the request's
+				      * first_token to that of its last one, in order; none where
+				      * chunks are told */
 	uint64_t page_count;
 	uint64_t computed_token;     /* first token that is computed; those before are final */
 	uint64_t chunk_tokens;       /* a chunk's; 0: all in one */
@@ -294,8 +308,9 @@ struct wimm_kv_send_opts {
 
 /** Serve a request. Step s (from 0) is layer s mod layers of chunk s / layers, and its K and V are
  *  final when the word has reached the start value + s + 1. Values may be skipped: all steps up to
- *  the word's are sent then, each once, in order. With a step go the pages that its chunk
- *  completes; with the last chunk also the page that the prompt ends in.
+ *  the word's are sent then, each once, in order. With a step go the pages (units, groups of them)
+ *  that its chunk completes; with the last chunk also the page that the prompt ends in, of which
+ *  bytes beyond its last token are left alone.
  *  fn reports OK when the decode side has accepted everything, the tail too; on any failure nothing
  *  more is sent and the decode side is told why. A request refused here is told to it as well.
  *  Returns: OK, AGAIN, E_INVAL (lists of unequal length...), E_RANGE (a page), E_PARSE, E_VERSION,

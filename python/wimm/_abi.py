@@ -608,7 +608,8 @@ class wimm_kv_request(Structure):
         ("prefill", wimm_kv_layout),
         ("note", c_void_p),
         ("note_bytes", c_uint64),
-        ("reserved", c_uint64 * 4),
+        ("group_units", c_uint64),
+        ("reserved", c_uint64 * 3),
     ]
 
 
@@ -653,7 +654,8 @@ class wimm_kv_receive_opts(Structure):
         ("note_bytes", c_uint64),
         ("fn", wimm_kv_done_fn),
         ("context", c_void_p),
-        ("reserved", c_uint64 * 4),
+        ("group_units", c_uint64),
+        ("reserved", c_uint64 * 3),
     ]
 
 
@@ -810,6 +812,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
         POINTER(wimm_kv_layout),
         POINTER(wimm_error_info),
     ]),
+    "wimm_kv_unit_tokens": (c_uint32, [POINTER(wimm_kv_layout), POINTER(wimm_kv_layout)]),
     "wimm_kv_map": (c_int, [
         POINTER(wimm_kv_layout),
         POINTER(wimm_kv_layout),

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .region import Region
 
 __all__ = ["Cache", "Ended", "KvKind", "Layout", "Receiver", "Request", "Segment", "Sender",
-           "Watch", "compare", "count", "segments"]
+           "Watch", "compare", "count", "segments", "unit_tokens"]
 
 
 class Strides(NamedTuple):
@@ -88,7 +88,7 @@ class Segment(NamedTuple):
     src_head: int    #: counted from the prefill rank's first
     dst_head: int    #: counted from the decode rank's first
     heads: int
-    pieces: int      #: writes that the K, or the V, of a page takes
+    pieces: int      #: writes that the K, or the V, of a unit takes
     piece_bytes: int
 
 
@@ -117,6 +117,7 @@ class Request:
     note: bytes         #: the application's own
     decode: Layout
     prefill: Layout     #: as the decode side believes it
+    group_units: int = 1  #: units whose like pieces share an immediate
 
     @classmethod
     def parse(cls, data: bytes, peer: int | None = None) -> Request:
@@ -129,7 +130,7 @@ class Request:
         note = ctypes.string_at(out.note, out.note_bytes) if out.note_bytes else b""
         return cls(data, peer, out.id, out.imm, out.tokens, out.first_token, out.page_count,
                    bool(out.tail), out.tail_room_bytes, note, _from_c(out.decode),
-                   _from_c(out.prefill))
+                   _from_c(out.prefill), out.group_units)
 
 
 def compare(prefill: Layout, decode: Layout) -> None:
@@ -148,10 +149,17 @@ def segments(prefill: Layout, decode: Layout) -> list[Segment]:
                     row.piece_bytes) for row in table[:found.value]]
 
 
+def unit_tokens(prefill: Layout, decode: Layout) -> int:
+    """Tokens of a unit, which pages of both sides are whole numbers of."""
+    value: int = _native.library().wimm_kv_unit_tokens(ctypes.byref(_to_c(prefill)),
+                                                       ctypes.byref(_to_c(decode)))
+    return value
+
+
 def count(prefill: Layout, decode: Layout, pages: int, *, tail: bool = False,
           src_rank: int | None = None) -> int:
-    """Immediates that decode.tp_rank counts for a request of so many pages; of one prefill rank, if
-    given."""
+    """Immediates that decode.tp_rank counts for a request of so many pages (units, where pages
+    differ in size); of one prefill rank, if given."""
     out = ctypes.c_uint64()
     _call(_native.library().wimm_kv_count, ctypes.byref(_to_c(prefill)),
           ctypes.byref(_to_c(decode)), _calls.unsigned("pages", pages), int(tail),
@@ -201,20 +209,23 @@ class Cache(Child):
     def receive(self, tokens: int, pages: Any, *, first_token: int = 0,
                 prefill: Layout | None = None, tail: bool = True,
                 peers: Sequence[int] | None = None, note: bytes = b"",
-                deadline: float | None = None) -> Receiver:
+                deadline: float | None = None, group_units: int = 0) -> Receiver:
         """Expect a prompt of `tokens` tokens in these pages, the first of which takes first_token.
 
         prefill  the other side's layout; None: like this one
         peers    the prefill ranks in order: losing one that still owes fails the request at once
         note     bytes for the prefill side, in the request
+        group_units  1: an immediate for each unit and piece; more: one for like pieces of so many
+                     units, which are merged and leave together; 0: as the cost says
         """
-        return Receiver(self, tokens, pages, first_token, prefill, tail, peers, note, deadline)
+        return Receiver(self, tokens, pages, first_token, prefill, tail, peers, note, deadline,
+                        group_units)
 
     def send(self, request: Request | bytes, pages: Any = None, *, chunk_tokens: int = 0,
              computed_token: int = 0, watch: Watch | None = None, watch_value: int | None = None,
              at_end: bool = False, deadline: float | None = None) -> Sender:
-        """Serve a request from these pages, one for each of its pages. Without pages,
-        Sender.chunk() says chunk by chunk what is computed next, and where it lies.
+        """Serve a request from these pages: from the one that holds its first_token on. Without
+        pages, Sender.chunk() says chunk by chunk what is computed next, and where it lies.
 
         chunk_tokens    tokens that are computed at a time; 0: all at once
         computed_token  the first that is computed: those before it are final already
@@ -306,7 +317,7 @@ class Receiver(_Side):
 
     def __init__(self, cache: Cache, tokens: int, pages: Any, first_token: int,
                  prefill: Layout | None, tail: bool, peers: Sequence[int] | None, note: bytes,
-                 deadline: float | None) -> None:
+                 deadline: float | None, group_units: int = 0) -> None:
         indices = indices_of(pages)
         ids = [_calls.unsigned("peer", peer) for peer in peers or ()]
         raw_note = memory_of(note, writable=False) if note else None
@@ -319,7 +330,8 @@ class Receiver(_Side):
             peer_count=len(ids), peers=(ctypes.c_uint64 * len(ids))(*ids) if ids else None,
             deadline_us=_calls.microseconds("deadline", deadline),
             note=raw_note.address if raw_note else None,
-            note_bytes=raw_note.length if raw_note else 0)
+            note_bytes=raw_note.length if raw_note else 0,
+            group_units=_calls.unsigned("group_units", group_units))
         lib = cache.engine._lib
         super().__init__(cache, "kv receiver", opts, lib.wimm_kv_receiver_open)
         length = ctypes.c_uint64()

@@ -81,9 +81,9 @@ void merge_pages(struct op_paged *p, uint64_t longest_bytes)
 
 	if (p->count < 2 || src_step == 0 || dst_step == 0)
 		return;
-	if (!saves_enough(1 + breaks_of(p->indices, p->indices + p->count, p->count, src_step,
-	                                dst_step),
-	                  p->count))
+	if (!saves_enough(
+		    1 + breaks_of(p->indices, p->indices + p->count, p->count, src_step, dst_step),
+		    p->count))
 		return;
 	longest = longest_bytes / p->page_len_bytes;
 	longest = longest < 1 ? 1 : longest < UINT32_MAX ? longest : UINT32_MAX;

@@ -8,10 +8,10 @@
 #include <string.h>
 
 #define MAGIC        0x31564b57u /* "WKV1" */
-#define VERSION      1
+#define VERSION      2
 #define HEAD_BYTES   12
 #define LAYOUT_BYTES (8 * 4 + 8 * 9)
-#define FIXED_BYTES  (8 + 4 + 4 + 8 * 6)
+#define FIXED_BYTES  (8 + 4 + 4 + 8 * 7)
 #define TOKENS_MAX   (UINT64_C(1) << 40)
 
 /* Writing: a first pass with data NULL finds the length. */
@@ -205,6 +205,7 @@ static void put_request(struct writer *w, const struct kv_request *q, const uint
 	put(w, r->tail_room_bytes, 8);
 	put(w, q->tail_offset_bytes, 8);
 	put(w, r->note_bytes, 8);
+	put(w, r->group_units, 8);
 	put_layout(w, &r->decode);
 	put_layout(w, &r->prefill);
 	put_desc(w, &q->region);
@@ -236,7 +237,8 @@ static bool pages_fit(const struct wimm_kv_request *r)
 
 	return r->tokens != 0 && r->tokens <= TOKENS_MAX && r->first_token <= r->tokens &&
 	       r->first_token % page == 0 &&
-	       r->page_count == (r->tokens + page - 1) / page - r->first_token / page;
+	       r->page_count == (r->tokens + page - 1) / page - r->first_token / page &&
+	       r->group_units != 0 && r->group_units <= UINT32_MAX;
 }
 
 wimm_status kv_blob_parse(const void *data, uint64_t len_bytes, struct kv_request *q)
@@ -261,6 +263,7 @@ wimm_status kv_blob_parse(const void *data, uint64_t len_bytes, struct kv_reques
 	out->tail_room_bytes = get(&fixed, 8);
 	q->tail_offset_bytes = get(&fixed, 8);
 	out->note_bytes = get(&fixed, 8);
+	out->group_units = get(&fixed, 8);
 	get_layout(&r, &out->decode);
 	get_layout(&r, &out->prefill);
 	get_desc(&r, &q->region);

@@ -16,7 +16,6 @@
 	X(head_dim, 1, 65536)                                                                      \
 	X(elem_bytes, 1, 16)                                                                       \
 	X(elem_type, 0, UINT32_MAX)                                                                \
-	X(page_tokens, 1, 65536)                                                                   \
 	X(model_tag, 0, UINT64_MAX)
 
 #define TP_MAX    4096
@@ -86,6 +85,8 @@ wimm_status kv_layout_check(const struct wimm_kv_layout *l, struct wimm_error_in
 		st = check_range(#field, (uint64_t)l->field, low, high, error);
 	AGREED_MAP(X)
 #undef X
+	if (st == WIMM_OK)
+		st = check_range("page_tokens", l->page_tokens, 1, 65536, error);
 	if (st == WIMM_OK)
 		st = check_range("tp", l->tp, 1, TP_MAX, error);
 	if (st == WIMM_OK)
@@ -235,6 +236,41 @@ static wimm_status check_side(const struct wimm_kv_layout *l, const char *side,
 	return kv_error(error, st, "%s: %s", side, own.text);
 }
 
+static uint32_t gcd(uint32_t a, uint32_t b)
+{
+	while (b != 0) {
+		uint32_t rest = a % b;
+
+		a = b;
+		b = rest;
+	}
+	return a;
+}
+
+uint32_t wimm_kv_unit_tokens(const struct wimm_kv_layout *p, const struct wimm_kv_layout *d)
+{
+	return gcd(p->page_tokens, d->page_tokens);
+}
+
+/* Parts of a page are named by whole numbers of them, so pages must begin at such a number. */
+static wimm_status check_units(const struct wimm_kv_layout *l, const char *side, uint32_t unit,
+                               struct wimm_error_info *error)
+{
+	uint64_t unit_bytes;
+
+	if (unit == l->page_tokens)
+		return WIMM_OK;
+	if (!__builtin_mul_overflow(l->token_stride_bytes, unit, &unit_bytes) && unit_bytes != 0 &&
+	    (l->pages == 1 || (l->page_stride_bytes % unit_bytes == 0 &&
+	                       l->page_stride_bytes / unit_bytes <= UINT32_MAX / l->pages)))
+		return WIMM_OK;
+	return kv_error(error, WIMM_E_MISMATCH,
+	                "kv layout: pages of both sides are cut into units of %" PRIu32
+	                " tokens, but at %s page_stride_bytes %" PRIu64
+	                " is no multiple of that many token_stride_bytes %" PRIu64,
+	                unit, side, l->page_stride_bytes, l->token_stride_bytes);
+}
+
 wimm_status wimm_kv_compare(const struct wimm_kv_layout *p, const struct wimm_kv_layout *d,
                             struct wimm_error_info *error)
 {
@@ -252,5 +288,8 @@ wimm_status wimm_kv_compare(const struct wimm_kv_layout *p, const struct wimm_kv
 		                " at decode: each must divide the %" PRIu32
 		                " kv heads, or be a multiple of them",
 		                p->tp, d->tp, p->kv_heads);
-	return WIMM_OK;
+	st = check_units(p, "prefill", wimm_kv_unit_tokens(p, d), error);
+	if (st == WIMM_OK)
+		st = check_units(d, "decode", wimm_kv_unit_tokens(p, d), error);
+	return st;
 }

@@ -17,12 +17,29 @@ bool kv_map_next(const struct wimm_kv_layout *prefill, const struct wimm_kv_layo
 bool kv_map_from(const struct wimm_kv_layout *prefill, const struct wimm_kv_layout *decode,
                  uint32_t src_rank, struct wimm_kv_segment *out);
 
-/* How a segment's part of a page is cut: one piece a head, one a token, both or neither. */
+/* How a segment's part of a unit is cut: one piece a head, one a token, both or neither. */
 struct kv_cut {
 	bool by_head;
 	bool by_token;
 };
 struct kv_cut kv_map_cut(const struct wimm_kv_layout *prefill, const struct wimm_kv_layout *decode,
                          uint32_t heads);
+
+/* What travels for a request, counted in units of wimm_kv_unit_tokens(). */
+struct kv_units {
+	uint32_t tokens;      /* of a unit */
+	uint64_t whole;       /* full ones */
+	uint32_t last_tokens; /* of one more, in which the prompt ends; 0: there is none */
+};
+struct kv_units kv_map_units(const struct wimm_kv_layout *prefill,
+                             const struct wimm_kv_layout *decode, uint64_t first_token,
+                             uint64_t tokens);
+/* What wimm_kv_count() counts by: units, or groups of them that share an immediate a piece. The
+ * unit in which the prompt ends is by itself. */
+uint64_t kv_map_groups(const struct kv_units *units, uint64_t group);
+
+/* What wimm_kv_count() gives for a request, of a prefill side that may differ from what it says. */
+wimm_status kv_map_count(const struct wimm_kv_layout *prefill, const struct wimm_kv_request *r,
+                         uint32_t src_rank, uint64_t *out, struct wimm_error_info *error);
 
 #endif

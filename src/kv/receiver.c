@@ -7,12 +7,16 @@
 
 #define TOKENS_MAX (UINT64_C(1) << 40)
 
+#define GROUP_UNITS            256 /* few enough to leave with their chunk */
+#define GROUP_PIECE_BYTES_MOST 16384
+
 struct wimm_kv_receiver {
 	struct kv_object base;
 
 	/* Fixed after open. */
 	uint8_t *request;
 	uint64_t request_bytes;
+	uint64_t group; /* units that share an immediate */
 	uint64_t count;
 	uint64_t bytes;
 	bool wants_tail;
@@ -193,6 +197,8 @@ static wimm_status check_opts(const struct wimm_kv_cache *cache,
 	for (size_t i = 0; i < sizeof(o->reserved) / sizeof(o->reserved[0]); i++)
 		if (o->reserved[i] != 0)
 			return kv_error(error, WIMM_E_INVAL, "kv receiver: reserved is not zero");
+	if (o->group_units > UINT32_MAX)
+		return kv_error(error, WIMM_E_INVAL, "kv receiver: group_units passes 2^32 - 1");
 	if (o->flags != 0 || (o->pages == NULL && o->page_count != 0) ||
 	    (o->note == NULL && o->note_bytes != 0) || (o->peers == NULL && o->peer_count != 0))
 		return kv_error(error, WIMM_E_INVAL,
@@ -223,10 +229,10 @@ static wimm_status check_opts(const struct wimm_kv_cache *cache,
 }
 
 /* The bytes of the pages; the tail's are known when it is here. */
-static uint64_t page_bytes(const struct wimm_kv_layout *l, uint64_t pages)
+static uint64_t token_bytes(const struct wimm_kv_layout *l, uint64_t tokens)
 {
-	return pages * l->layers * kv_layout_parts(l) * kv_layout_heads(l, l->tp_rank).count *
-	       l->page_tokens * kv_layout_row_bytes(l);
+	return tokens * l->layers * kv_layout_parts(l) * kv_layout_heads(l, l->tp_rank).count *
+	       kv_layout_row_bytes(l);
 }
 
 static wimm_status make_request(struct wimm_kv_receiver *r, const struct wimm_kv_layout *prefill,
@@ -235,6 +241,7 @@ static wimm_status make_request(struct wimm_kv_receiver *r, const struct wimm_kv
 	struct wimm_kv_cache *cache = r->base.cache;
 	struct kv_request q = { .r = WIMM_KV_REQUEST_INIT };
 
+	q.r.group_units = r->group;
 	q.r.id = r->base.id;
 	q.r.imm = r->base.imm;
 	q.r.tokens = o->tokens;
@@ -261,8 +268,10 @@ static wimm_status arm(struct wimm_kv_receiver *r, const struct wimm_kv_layout *
 	struct wimm_expect_opts opts = WIMM_EXPECT_OPTS_INIT;
 	struct wimm_on_done on_done = { on_counted, r, NULL };
 	struct wimm_owes *owes = NULL;
+	struct kv_units units;
 	wimm_status st = WIMM_OK;
 
+	units = kv_map_units(prefill, &cache->layout, o->first_token, o->tokens);
 	opts.deadline_us = o->deadline_us;
 	if (r->peer_count != 0) {
 		owes = kv_calloc(r->peer_count, sizeof(*owes));
@@ -271,8 +280,8 @@ static wimm_status arm(struct wimm_kv_receiver *r, const struct wimm_kv_layout *
 	}
 	for (uint32_t i = 0; st == WIMM_OK && i < r->peer_count; i++) {
 		owes[opts.owes_count].peer = r->peers[i];
-		st = wimm_kv_count(prefill, &cache->layout, o->page_count, o->tail, i,
-		                   &owes[opts.owes_count].count, error);
+		st = wimm_kv_count(prefill, &cache->layout, kv_map_groups(&units, r->group),
+		                   o->tail, i, &owes[opts.owes_count].count, error);
 		if (st == WIMM_OK && owes[opts.owes_count].count != 0)
 			opts.owes_count++;
 	}
@@ -336,7 +345,7 @@ static struct wimm_kv_receiver *receiver_alloc(struct wimm_kv_cache *cache,
 	r->base.context = o->context;
 	r->base.turn = receiver_turn;
 	r->base.destroy = receiver_destroy;
-	r->bytes = page_bytes(&cache->layout, o->page_count);
+	r->bytes = token_bytes(&cache->layout, o->tokens - o->first_token);
 	r->wants_tail = o->tail != 0;
 	kv_lock(cache);
 	kv_cache_get(cache);
@@ -344,12 +353,36 @@ static struct wimm_kv_receiver *receiver_alloc(struct wimm_kv_cache *cache,
 	return r;
 }
 
+/* Where nobody asks for a group: an immediate for each piece costs its request, beside the
+ * time of its bytes. That is worth saving where pages are small and most of them have their
+ * neighbour beside them here (docs/decisions/0013-groups-of-units.md has the measurements). Few
+ * pages stay as they are: they take no time, and can go over another NIC one by one. */
+static uint64_t choose_group(const struct wimm_kv_layout *prefill, const struct wimm_kv_layout *own,
+                             const struct wimm_kv_receive_opts *o)
+{
+	struct kv_map_step step = { 0 };
+	struct wimm_kv_segment s;
+	uint64_t in_row = 0;
+
+	if (o->group_units != 0)
+		return o->group_units;
+	if (o->page_count < GROUP_UNITS || !kv_map_next(prefill, own, &step, &s) ||
+	    s.piece_bytes >= GROUP_PIECE_BYTES_MOST)
+		return 1;
+	for (uint64_t i = 1; i < o->page_count; i++)
+		in_row += o->pages[i] - o->pages[i - 1] == 1;
+	if (in_row < o->page_count / 2)
+		return 1;
+	return GROUP_UNITS;
+}
+
 wimm_status wimm_kv_receiver_open(struct wimm_kv_cache *cache, const struct wimm_kv_receive_opts *o,
                                   struct wimm_kv_receiver **out, struct wimm_error_info *error)
 {
 	const struct wimm_kv_layout *prefill;
 	struct wimm_kv_receiver *r;
-	uint64_t count;
+	struct kv_units units;
+	uint64_t count, group;
 	wimm_status st;
 
 	if (cache == NULL || o == NULL || o->size != sizeof(*o) || out == NULL)
@@ -358,8 +391,13 @@ wimm_status wimm_kv_receiver_open(struct wimm_kv_cache *cache, const struct wimm
 	if (st != WIMM_OK)
 		return st;
 	prefill = o->prefill != NULL ? o->prefill : &cache->layout;
-	st = wimm_kv_count(prefill, &cache->layout, o->page_count, o->tail, WIMM_KV_ALL_RANKS,
-	                   &count, error);
+	st = wimm_kv_compare(prefill, &cache->layout, error);
+	if (st != WIMM_OK)
+		return st;
+	group = choose_group(prefill, &cache->layout, o);
+	units = kv_map_units(prefill, &cache->layout, o->first_token, o->tokens);
+	st = wimm_kv_count(prefill, &cache->layout, kv_map_groups(&units, group), o->tail,
+	                   WIMM_KV_ALL_RANKS, &count, error);
 	if (st != WIMM_OK)
 		return st;
 	if (o->peer_count != 0 && o->peer_count != prefill->tp)
@@ -369,6 +407,7 @@ wimm_status wimm_kv_receiver_open(struct wimm_kv_cache *cache, const struct wimm
 	r = receiver_alloc(cache, o);
 	if (r == NULL)
 		return kv_error(error, WIMM_E_NOMEM, "kv receiver: no memory");
+	r->group = group;
 	r->count = count;
 	kv_lock(cache);
 	st = enlist(r, prefill, o, error);

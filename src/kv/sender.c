@@ -80,45 +80,53 @@ static void flown(struct wimm_kv_sender *s, struct flight *f, wimm_status st, ui
 
 /* --- what is written --- */
 
-/* Pages that are final after chunk `chunk`, counted from the request's first. */
-static uint64_t chunk_end(const struct wimm_kv_sender *s, uint64_t chunk)
+/* Units that are final with the tokens before `token`, counted from the request's first. Those that
+ * share an immediate leave together. */
+static uint64_t units_before(const struct wimm_kv_sender *s, uint64_t token)
 {
-	uint64_t token, page;
+	uint64_t units;
 
-	if (s->told)
-		return s->chunk_pages[chunk];
-	if (chunk + 1 == s->chunks)
-		return s->pages; /* the one that the prompt ends in too */
-	token = s->computed_token + (chunk + 1) * s->chunk_tokens;
 	if (token <= s->first_token)
 		return 0;
-	page = (token - s->first_token) / s->page_tokens;
-	return page < s->pages ? page : s->pages;
+	units = (token - s->first_token) / s->unit_tokens;
+	units -= units % s->group;
+	return units < s->units ? units : s->units;
 }
 
-static wimm_status send_lane(struct wimm_kv_sender *s, uint64_t first, uint64_t end)
+/* The same after chunk `chunk`. */
+static uint64_t chunk_end(const struct wimm_kv_sender *s, uint64_t chunk)
+{
+	if (s->told)
+		return s->chunk_units[chunk];
+	if (chunk + 1 == s->chunks)
+		return s->units; /* the one that the prompt ends in too */
+	return units_before(s, s->computed_token + (chunk + 1) * s->chunk_tokens);
+}
+
+static wimm_status send_call(struct wimm_kv_sender *s, uint64_t first, uint64_t end)
 {
 	struct wimm_paged_writes w = WIMM_PAGED_WRITES_INIT;
 	struct flight *f = flight_get(s);
 	struct wimm_on_done on_done = { on_write, f, NULL };
+	uint64_t immediates;
 	wimm_status st;
 
 	if (f == NULL)
 		return WIMM_E_NOMEM;
-	kv_plan_fill(&s->plan, (uint32_t)(s->step % s->layers), s->lane, first, end, &w);
-	w.flags = WIMM_IMM;
+	immediates =
+		kv_plan_fill(&s->plan, (uint32_t)(s->step % s->layers), first, end, s->call, &w);
 	w.imm = s->base.imm;
 	w.src = s->base.cache->region;
 	w.dst = s->remote->mr;
 	st = wimm_submit_paged_writes(s->base.cache->engine, &w, &on_done, &f->op);
-	flown(s, f, st, w.dst_pages.count);
+	flown(s, f, st, immediates);
 	return st;
 }
 
 /* Whether `goal` is the last word about it. */
 static bool all_told(const struct wimm_kv_sender *s)
 {
-	return !s->told || s->told_token == s->tokens || s->pages == 0;
+	return !s->told || s->told_token == s->tokens || s->units == 0;
 }
 
 /* Every step that the word has reached, each once, in order. */
@@ -135,14 +143,14 @@ static wimm_status send_steps(struct wimm_kv_sender *s)
 		uint64_t first = chunk == 0 ? 0 : chunk_end(s, chunk - 1);
 		uint64_t end = chunk_end(s, chunk);
 
-		while (end > first && s->lane < s->plan.lanes) {
-			wimm_status st = send_lane(s, first, end);
+		while (end > first && s->call < kv_plan_calls(&s->plan, first, end)) {
+			wimm_status st = send_call(s, first, end);
 
 			if (st != WIMM_OK)
 				return st;
-			s->lane++;
+			s->call++;
 		}
-		s->lane = 0;
+		s->call = 0;
 		s->step++;
 	}
 	return WIMM_OK;
@@ -290,7 +298,8 @@ void kv_sender_destroy(struct kv_object *o)
 	KV_FOR_EACH(it, &s->spare_flights)
 	kv_free(KV_ENTRY(it, struct flight, link));
 	kv_plan_fini(&s->plan);
-	kv_free(s->chunk_pages);
+	kv_free(s->chunk_units);
+	kv_free(s->told_list);
 	kv_free(s);
 }
 
@@ -311,19 +320,16 @@ uint64_t wimm_kv_sender_steps(const struct wimm_kv_sender *s)
 	return steps;
 }
 
-/* Pages that begin before a token, counted from the request's first. */
-static uint64_t pages_before(const struct wimm_kv_sender *s, uint64_t token, bool whole)
+static uint64_t pages_before(const struct wimm_kv_sender *s, uint64_t token)
 {
-	uint64_t tokens = token > s->first_token ? token - s->first_token : 0;
-
-	return (tokens + (whole ? 0 : s->page_tokens - 1)) / s->page_tokens;
+	return kv_sender_pages_before(s->first_token, s->base.cache->layout.page_tokens, token);
 }
 
 static wimm_status check_chunk(const struct wimm_kv_sender *s, uint64_t end_token,
                                const uint32_t *pages, uint64_t page_count,
                                struct wimm_error_info *error)
 {
-	uint64_t need = pages_before(s, end_token, false) - pages_before(s, s->told_token, false);
+	uint64_t need = pages_before(s, end_token) - pages_before(s, s->told_token);
 	uint64_t most = s->base.cache->layout.pages;
 
 	if (!s->told || end_token <= s->told_token || end_token > s->tokens)
@@ -357,11 +363,25 @@ static wimm_status grow_chunks(struct wimm_kv_sender *s)
 	if (grown == NULL)
 		return WIMM_E_NOMEM;
 	if (s->chunks != 0)
-		memcpy(grown, s->chunk_pages, s->chunks * sizeof(*grown));
-	kv_free(s->chunk_pages);
-	s->chunk_pages = grown;
+		memcpy(grown, s->chunk_units, s->chunks * sizeof(*grown));
+	kv_free(s->chunk_units);
+	s->chunk_units = grown;
 	s->chunk_room = room;
 	return WIMM_OK;
+}
+
+/* The source of more units is known: of all that lie within the pages told so far. */
+static void tell_pages(struct wimm_kv_sender *s, const uint32_t *pages, uint64_t page_count)
+{
+	uint64_t first = s->chunks == 0 ? 0 : s->chunk_units[s->chunks - 1];
+
+	if (s->units == 0)
+		return;
+	if (page_count != 0)
+		memcpy(s->told_list + s->told_pages, pages, page_count * sizeof(*pages));
+	s->told_pages += page_count;
+	kv_plan_tell(&s->plan, s->told_list, first,
+	             s->told_token == s->tokens ? s->units : units_before(s, s->told_token));
 }
 
 wimm_status wimm_kv_sender_chunk(struct wimm_kv_sender *s, uint64_t end_token,
@@ -379,14 +399,12 @@ wimm_status wimm_kv_sender_chunk(struct wimm_kv_sender *s, uint64_t end_token,
 	if (st == WIMM_OK && grow_chunks(s) != WIMM_OK)
 		st = kv_error(error, WIMM_E_NOMEM, "kv sender: no memory for another chunk");
 	if (st == WIMM_OK) {
-		if (s->pages != 0)
-			kv_plan_tell(&s->plan, &s->base.cache->layout, pages, s->told_pages,
-			             page_count);
-		s->told_pages += page_count;
 		s->told_token = end_token;
-		s->chunk_pages[s->chunks++] = pages_before(s, end_token, end_token != s->tokens);
+		tell_pages(s, pages, page_count);
+		s->chunk_units[s->chunks++] =
+			end_token == s->tokens ? s->units : units_before(s, end_token);
 		s->steps = s->chunks * s->layers;
-		s->goal = s->pages != 0 ? s->steps : 0;
+		s->goal = s->units != 0 ? s->steps : 0;
 		kv_cache_kick(s->base.cache); /* the word may have reached it already */
 	}
 	kv_unlock(s->base.cache);

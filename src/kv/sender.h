@@ -24,8 +24,9 @@ struct wimm_kv_sender {
 	bool lead; /* serves the first segment: sends the tail */
 	bool wants_tail;
 	uint32_t layers;
-	uint64_t page_tokens;
-	uint64_t pages;
+	uint64_t unit_tokens;
+	uint64_t group; /* units that leave together */
+	uint64_t units; /* that travel; 0: none from this rank */
 	uint64_t first_token;
 	uint64_t computed_token;
 	uint64_t chunk_tokens;
@@ -43,12 +44,13 @@ struct wimm_kv_sender {
 	struct kv_remote *remote;
 	struct kv_remote *tail_remote;
 	uint32_t slot; /* of the tail; UINT32_MAX: none */
-	uint64_t *chunk_pages; /* told: pages that are final after each chunk; `chunks` of them */
+	uint64_t *chunk_units; /* told: units that are final after each chunk; `chunks` of them */
 	uint64_t chunk_room;
 	uint64_t told_token; /* the last chunk's end; all is told when it is `tokens` */
-	uint64_t told_pages; /* whose source is known */
+	uint32_t *told_list; /* the source pages, */
+	uint64_t told_pages; /* so many of them */
 	uint64_t step;
-	uint32_t lane;
+	uint64_t call; /* of the step */
 	bool empty_due; /* a request without any write: only the immediate */
 	bool tail_given;
 	enum tail_state tail;
@@ -61,6 +63,9 @@ struct wimm_kv_sender {
 	struct kv_link flights;
 	struct kv_link spare_flights;
 };
+
+/* Pages of page_tokens that begin before a token, from the one that holds the request's first. */
+uint64_t kv_sender_pages_before(uint64_t first_token, uint64_t page_tokens, uint64_t token);
 
 /* The two entries of its struct kv_object. */
 void kv_sender_turn(struct kv_object *o);

@@ -50,8 +50,7 @@ static wimm_status check_opts(const struct wimm_kv_send_opts *o, struct wimm_err
 		if (o->reserved[i] != 0)
 			return kv_error(error, WIMM_E_INVAL, "kv sender: reserved is not zero");
 	if ((o->flags & ~(WIMM_KV_FROM_VALUE | WIMM_KV_AT_END | WIMM_KV_CHUNKS_TOLD)) != 0 ||
-	    o->request == NULL ||
-	    (o->pages == NULL && o->page_count != 0))
+	    o->request == NULL || (o->pages == NULL && o->page_count != 0))
 		return kv_error(error, WIMM_E_INVAL,
 		                "kv sender: no request or no pages, or "
 		                "unknown flags");
@@ -77,42 +76,50 @@ static wimm_status check_pair(const struct wimm_kv_cache *cache, const struct wi
 		                ", decode took it for %" PRIu32,
 		                own->tp, r->prefill.tp);
 	if (st == WIMM_OK)
-		st = wimm_kv_count(own, &r->decode, r->page_count, r->tail != 0, WIMM_KV_ALL_RANKS,
-		                   &real, error);
+		st = kv_map_count(own, r, WIMM_KV_ALL_RANKS, &real, error);
 	if (st == WIMM_OK)
-		st = wimm_kv_count(&r->prefill, &r->decode, r->page_count, r->tail != 0,
-		                   WIMM_KV_ALL_RANKS, &believed, error);
+		st = kv_map_count(&r->prefill, r, WIMM_KV_ALL_RANKS, &believed, error);
 	if (st == WIMM_OK && real != believed)
 		return kv_error(error, WIMM_E_MISMATCH,
-		                "kv layout: the strides at prefill make %" PRIu64
+		                "kv layout: strides and page_tokens at prefill make %" PRIu64
 		                " writes, decode took them for %" PRIu64,
 		                real, believed);
 	return st;
+}
+
+uint64_t kv_sender_pages_before(uint64_t first_token, uint64_t page_tokens, uint64_t token)
+{
+	if (token <= first_token)
+		return 0;
+	return (token + page_tokens - 1) / page_tokens - first_token / page_tokens;
 }
 
 static wimm_status check_pages(const struct wimm_kv_cache *cache, const struct kv_request *q,
                                const struct wimm_kv_send_opts *o, struct wimm_error_info *error)
 {
 	bool told = (o->flags & WIMM_KV_CHUNKS_TOLD) != 0;
+	uint64_t need =
+		kv_sender_pages_before(q->r.first_token, cache->layout.page_tokens, q->r.tokens);
 
-	if (!told && o->page_count != q->r.page_count)
+	if (!told && o->page_count != need)
 		return kv_error(error, WIMM_E_INVAL,
-		                "kv sender: %" PRIu64 " pages, the request has %" PRIu64,
-		                o->page_count, q->r.page_count);
+		                "kv sender: %" PRIu64 " pages, the request has %" PRIu64
+		                " of %" PRIu64 " tokens",
+		                o->page_count, need, (uint64_t)cache->layout.page_tokens);
 	if (o->computed_token > q->r.tokens)
 		return kv_error(error, WIMM_E_INVAL,
 		                "kv sender: computed_token %" PRIu64 " of %" PRIu64 " tokens",
 		                o->computed_token, q->r.tokens);
-	for (uint64_t i = 0; i < q->r.page_count; i++) {
-		if (!told && o->pages[i] >= cache->layout.pages)
+	for (uint64_t i = 0; i < o->page_count; i++)
+		if (o->pages[i] >= cache->layout.pages)
 			return kv_error(error, WIMM_E_RANGE,
 			                "kv sender: page %" PRIu32 ", the cache has %" PRIu64,
 			                o->pages[i], cache->layout.pages);
+	for (uint64_t i = 0; i < q->r.page_count; i++)
 		if (kv_blob_page(q, i) >= q->r.decode.pages)
 			return kv_error(error, WIMM_E_RANGE,
 			                "kv sender: the request names page %" PRIu32 " of %" PRIu64,
 			                kv_blob_page(q, i), q->r.decode.pages);
-	}
 	return WIMM_OK;
 }
 
@@ -136,21 +143,37 @@ static wimm_status make_plan(struct wimm_kv_sender *s, const struct kv_request *
 	const struct wimm_kv_layout *own = &s->base.cache->layout;
 	struct wimm_kv_segment segment;
 	bool any = kv_map_from(own, &q->r.decode, own->tp_rank, &segment);
+	struct kv_job job = { own, &q->r.decode, &segment, s->told ? NULL : o->pages, NULL,
+		              0,   { 0 },        0 };
 	uint32_t *dst_pages;
 	wimm_status st;
 
 	s->lead = any && segment.dst_head == 0;
-	s->pages = any ? q->r.page_count : 0;
-	if (s->pages == 0)
+	job.units = kv_map_units(own, &q->r.decode, q->r.first_token, q->r.tokens);
+	job.group = q->r.group_units;
+	job.src_skip_tokens = (uint32_t)(q->r.first_token % own->page_tokens);
+	s->unit_tokens = job.units.tokens;
+	s->group = job.group;
+	if (!any || q->r.page_count == 0)
 		return WIMM_OK;
-	dst_pages = kv_calloc(s->pages, sizeof(*dst_pages));
+	dst_pages = kv_calloc(q->r.page_count, sizeof(*dst_pages));
 	if (dst_pages == NULL)
 		return kv_error(error, WIMM_E_NOMEM, "kv sender: no memory for its pages");
-	for (uint64_t i = 0; i < s->pages; i++)
+	for (uint64_t i = 0; i < q->r.page_count; i++)
 		dst_pages[i] = kv_blob_page(q, i);
-	st = kv_plan_init(&s->plan, own, &q->r.decode, &segment,
-	                  s->told ? NULL : o->pages, dst_pages, s->pages);
+	job.dst_pages = dst_pages;
+	st = kv_plan_init(&s->plan, &job);
 	kv_free(dst_pages);
+	if (st == WIMM_OK)
+		s->units = kv_plan_total(&s->plan);
+	if (st == WIMM_OK && s->told) {
+		/* Pages of this side, so many as the whole request takes. */
+		s->told_list = kv_calloc(
+			kv_sender_pages_before(q->r.first_token, own->page_tokens, q->r.tokens),
+			sizeof(*s->told_list));
+		if (s->told_list == NULL)
+			st = WIMM_E_NOMEM;
+	}
 	return st == WIMM_OK ? st : kv_error(error, st, "kv sender: no memory for its pages");
 }
 
@@ -160,7 +183,6 @@ static void set_steps(struct wimm_kv_sender *s, const struct kv_request *q,
 	uint64_t left = q->r.tokens - o->computed_token;
 
 	s->layers = s->base.cache->layout.layers;
-	s->page_tokens = s->base.cache->layout.page_tokens;
 	s->first_token = q->r.first_token;
 	s->tokens = q->r.tokens;
 	s->computed_token = o->computed_token;
@@ -170,8 +192,8 @@ static void set_steps(struct wimm_kv_sender *s, const struct kv_request *q,
 	if ((o->flags & WIMM_KV_FROM_VALUE) != 0)
 		s->from = o->watch_value;
 	s->steps = s->chunks * s->layers;
-	s->goal = s->pages != 0 ? s->steps : 0;
-	if (s->pages != 0 && s->chunks == 0 && !s->told) {
+	s->goal = s->units != 0 ? s->steps : 0;
+	if (s->units != 0 && s->chunks == 0 && !s->told) {
 		/* All of it is final already: as if one chunk had just been computed. */
 		s->chunks = 1;
 		s->goal = s->layers;

@@ -189,6 +189,7 @@ static bool save_kv(void)
 		q.r.first_token = i == 2 ? 48 : 0;
 		q.r.tokens = 48;
 		q.r.page_count = i == 2 ? 0 : 3;
+		q.r.group_units = 1 + i;
 		q.r.tail = i % 2;
 		q.r.note = "note";
 		q.r.note_bytes = i;

@@ -75,7 +75,9 @@ def test_kv_request_by_message_delivers_pages_and_tail(sides):
     sender.tail(42, b"the rest")
     ended = receiver.result(TIMEOUT)
     assert (ended.first_token, ended.tail, ended.immediates) == (42, b"the rest", 19)
-    assert np.array_equal(sides.dst[:, ours], sides.src[:, theirs])
+    assert np.array_equal(sides.dst[:, ours[:2]], sides.src[:, theirs[:2]])
+    assert np.array_equal(sides.dst[:, ours[2], :, :, :2], sides.src[:, theirs[2], :, :, :2])
+    assert np.all(sides.dst[:, ours[2], :, :, 2:] == -1)  # beyond the prompt's end
     rest = [page for page in range(PAGES) if page not in ours]
     assert np.all(sides.dst[:, rest] == -1)
     assert sender.result(TIMEOUT).immediates == 19
@@ -215,6 +217,39 @@ def test_case_75_first_differing_field_is_named(changes, words):
     assert refused.value.code == wimm.Status.E_MISMATCH and words in str(refused.value)
 
 
+def test_case_71_pages_of_another_size_are_cut_into_units(provider):
+    """Goal: pages of 4 tokens into pages of 8: the tokens of the prompt, no other byte; one
+    immediate a group where the decode side asks for groups."""
+    prefill, decode = open_engine(provider), open_engine(provider)
+    small, large = layout(), layout(page_tokens=8, pages=4)
+    src = np.arange(LAYERS * PAGES * 2 * HEADS * 4 * DIM, dtype=np.float32)
+    src = src.reshape(LAYERS, PAGES, 2, HEADS, 4, DIM)
+    dst = np.full((LAYERS, 4, 2, HEADS, 8, DIM), -1, np.float32)
+    out = kv.Cache(prefill, prefill.register(src, local_only=True), small)
+    into = kv.Cache(decode, decode.register(dst), large)
+    assert kv.unit_tokens(small, into.layout) == 4
+    for group, units in ((1, 4), (2, 3)):
+        dst[:] = -1
+        receiver = into.receive(14, [3, 1], prefill=small, tail=False, group_units=group,
+                                deadline=TIMEOUT)
+        assert receiver.count == kv.count(small, into.layout, units)
+        request = kv.Request.parse(receiver.request)
+        assert request.group_units == group
+        sender = out.send(request, [7, 0, 5, 2])
+        for _ in range(sender.steps):
+            sender.bump()
+        receiver.result(TIMEOUT)
+        for unit, page in enumerate([7, 0, 5, 2]):
+            at = dst[:, [3, 1][unit // 2], :, :, unit % 2 * 4:unit % 2 * 4 + 4]
+            tokens = 4 if unit < 3 else 2
+            assert np.array_equal(at[..., :tokens, :], src[:, page, :, :, :tokens])
+            assert np.all(at[..., tokens:, :] == -1)
+        assert np.all(dst[:, [0, 2]] == -1)
+        receiver.close()
+    prefill.close()
+    decode.close()
+
+
 def test_kv_request_that_is_none_is_refused():
     """Goal: bytes from a channel are input."""
     for data in (b"", b"WKV1", b"x" * 500):
@@ -243,15 +278,15 @@ def test_kv_bad_callback_of_a_request_is_reported(provider, monkeypatch):
 
 def test_kv_told_chunks_and_a_receiver_given_up(sides):
     """Goal: pages that come with their chunks arrive; give_up() settles when nothing writes."""
-    receiver = sides.into.receive(10, [6, 1, 3], tail=False, deadline=TIMEOUT)
+    receiver = sides.into.receive(12, [6, 1, 3], tail=False, deadline=TIMEOUT)
     with sides.out.send(receiver.request) as sender:
         sender.chunk(3, [0])
         sender.bump(LAYERS)
-        sender.chunk(10, [7, 2])
+        sender.chunk(12, [7, 2])
         assert sender.steps == 2 * LAYERS
         with pytest.raises(wimm.Error) as refused:
-            sender.chunk(10)
-        assert "told so far are 10 of 10" in str(refused.value)
+            sender.chunk(12)
+        assert "told so far are 12 of 12" in str(refused.value)
         sender.bump(LAYERS)
         receiver.result(TIMEOUT)
         sender.result(TIMEOUT)

@@ -62,9 +62,9 @@ static void merge_of_what_is_no_run_changes_nothing(void **state)
 		const uint32_t *src, *dst;
 		uint64_t src_stride, dst_stride, len;
 	} rows[] = {
-		{ up, up, 65, 64, 64 },     { up, up, 64, 65, 64 }, { up, down, 64, 64, 64 },
+		{ up, up, 65, 64, 64 },     { up, up, 64, 65, 64 },   { up, down, 64, 64, 64 },
 		{ down, down, 64, 64, 64 }, { same, up, 64, 64, 64 }, { most, most, 64, 64, 64 },
-		{ up, up, 0, 0, 0 },        { up, up, 64, 64, 0 },  { up, up, 100, 100, 64 },
+		{ up, up, 0, 0, 0 },        { up, up, 64, 64, 0 },    { up, up, 100, 100, 64 },
 	};
 
 	(void)state;

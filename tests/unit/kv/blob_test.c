@@ -22,6 +22,7 @@ static struct kv_request sample(void)
 	q.r.tokens = 40;
 	q.r.first_token = 0;
 	q.r.page_count = PAGES;
+	q.r.group_units = 4;
 	q.r.tail = 1;
 	q.r.tail_room_bytes = 4096;
 	q.r.note = "the note";
@@ -188,7 +189,7 @@ static void blob_random_bytes_are_never_taken(void **state)
 		for (uint64_t k = 0; k < len; k++)
 			data[k] = (uint8_t)rng_below(&rng, 256);
 		if (i % 2 == 0 && len >= 12) {
-			memcpy(data, "WKV1\1\0\1\0", 8);
+			memcpy(data, "WKV1\1\0\2\0", 8);
 			data[8] = (uint8_t)len;
 			data[9] = (uint8_t)(len >> 8);
 			data[10] = data[11] = 0;

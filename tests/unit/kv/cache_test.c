@@ -167,9 +167,9 @@ static void cache_takes_its_own_messages_only(void **state)
 	assert_int_equal(wimm_kv_cache_message(p.prefill[0].cache, 1, "hello", 5),
 	                 WIMM_E_NOT_FOUND);
 	assert_int_equal(wimm_kv_cache_message(p.prefill[0].cache, 1, NULL, 0), WIMM_E_NOT_FOUND);
-	assert_int_equal(wimm_kv_cache_message(p.prefill[0].cache, 1, "WKV1\2\0\1\0\14\0\0\0", 12),
-	                 WIMM_E_PARSE);
 	assert_int_equal(wimm_kv_cache_message(p.prefill[0].cache, 1, "WKV1\2\0\2\0\14\0\0\0", 12),
+	                 WIMM_E_PARSE);
+	assert_int_equal(wimm_kv_cache_message(p.prefill[0].cache, 1, "WKV1\2\0\1\0\14\0\0\0", 12),
 	                 WIMM_E_VERSION);
 	kv_close(&p);
 }

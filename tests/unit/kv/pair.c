@@ -270,6 +270,16 @@ static const uint8_t *source_of(struct kv_pair *p, uint32_t layer, uint32_t page
 	return NULL;
 }
 
+/* Tokens of the prompt that page i of a list holds. */
+static uint64_t valid(const struct kv_pair *p, const struct wimm_kv_layout *l, uint64_t i)
+{
+	uint64_t before = i * l->page_tokens;
+
+	if (p->tokens == 0 || p->tokens >= before + l->page_tokens)
+		return l->page_tokens;
+	return p->tokens > before ? p->tokens - before : 0;
+}
+
 void kv_check_pages(struct kv_pair *p, uint32_t rank, const uint32_t *src_pages,
                     const uint32_t *dst_pages, uint64_t page_count)
 {
@@ -284,12 +294,12 @@ void kv_check_pages(struct kv_pair *p, uint32_t rank, const uint32_t *src_pages,
 		for (uint64_t i = 0; i < page_count; i++)
 			for (uint32_t part = 0; part < kv_layout_parts(l); part++)
 				for (uint32_t h = 0; h < heads.count; h++)
-					for (uint32_t t = 0; t < l->page_tokens; t++)
+					for (uint64_t t = 0; t < valid(p, l, i); t++)
 						memcpy(want + (kv_at(s, layer, dst_pages[i], part,
-						                     h, t) -
+						                     h, (uint32_t)t) -
 						               s->mem),
 						       source_of(p, layer, src_pages[i], part,
-						                 heads.first + h, t),
+						                 heads.first + h, (uint32_t)t),
 						       row);
 	assert_memory_equal(s->mem, want, s->bytes);
 	free(want);

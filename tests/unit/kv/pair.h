@@ -49,6 +49,7 @@ struct kv_pair {
 	uint64_t kv_blocks, mem_blocks;
 	const char *provider; /* NULL: "sim" in a world of this pair's */
 	uint32_t max_requests;
+	uint64_t tokens; /* that kv_check_pages() looks for; 0: all there is room for */
 	bool driven;
 };
 

@@ -72,6 +72,7 @@ static void request_goes_through(struct kv_pair *p)
 	(void)wimm_kv_sender_bump(sender, wimm_kv_sender_steps(sender));
 	kv_wait(p, &sent, WIMM_OK);
 	kv_wait(p, &got, WIMM_OK);
+	p->tokens = TOKENS;
 	kv_check_pages(p, 0, src_pages, dst_pages, 5);
 	assert_ok(wimm_kv_sender_close(&sender));
 	receiver_close(p, &receiver);
