@@ -17,7 +17,7 @@
 /* Blocked legs looked at in one turn of a peer before it waits for room. */
 #define BLOCKED_LEGS_MAX 4
 /* For what cannot be taken back. */
-#define LINGER_NS (20 * CLOCK_NS_PER_MS)
+#define LINGER_NS (200 * CLOCK_NS_PER_MS)
 
 void post_maybe_settle(struct worker *w, struct op *op)
 {
@@ -533,13 +533,13 @@ static void take_all_back(struct worker *w, struct op *op)
 static bool can_take_back(const struct op *op)
 {
 	for (uint32_t i = 0; i < op->leg_count; i++)
-		if (op->legs[i].held && !op->legs[i].dst->peer->can_cancel)
+		if (op->legs[i].held && op->legs[i].used != 0 && !op->legs[i].dst->peer->can_cancel)
 			return false;
 	return true;
 }
 
-/* Requests that read no memory, as those of a barrier, harm nobody. Where they cannot be taken back
- * they may come back by themselves before the paths of peers that are well are closed for them. */
+/* What cannot be taken back may come back by itself, which takes milliseconds where all is well,
+ * before paths that carry others' writes too are closed for it. */
 static void linger(struct worker *w, struct op *op)
 {
 	op->lingers = true;
@@ -564,7 +564,7 @@ void post_abort(struct worker *w, struct op *op, wimm_status status, const char 
 	op->legs_open++;
 	for (uint32_t i = 0; i < op->leg_count; i++)
 		leg_close(w, &op->legs[i]);
-	if (op->outstanding != 0 && op->src == NULL && !w->closing && !can_take_back(op))
+	if (op->outstanding != 0 && !w->closing && !can_take_back(op))
 		linger(w, op);
 	else
 		take_all_back(w, op);

@@ -6,8 +6,10 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* A cancel or a deadline ends an operation at once: the same moment, but for rounding. */
+/* A cancel or a deadline ends an operation at once: the same moment, but for rounding. Where writes
+ * cannot be taken back they may come back by themselves first. */
 #define PROMPT_NS     (5 * US)
+#define LINGER_NS     (200000 * US)
 #define PATTERN_BYTES (512u << 10)
 #define PATTERN_SPAN  (PATTERN_BYTES - (64u << 10)) /* no slot is longer than the difference */
 
@@ -312,6 +314,8 @@ static void check_prompt(struct run *run, const struct rec *rec)
 	if (due == UINT64_MAX || rec->no_slack || run->node[rec->node].lazy_ns != 0 ||
 	    run->node[rec->node].closing)
 		return;
+	if (run->cfg.no_cancel && rec->kind <= REC_SCATTER)
+		due += LINGER_NS;
 	if (run_now(run) > due + PROMPT_NS)
 		broken(run, "node %u: rec %u settled %.3f us after its cancel or deadline",
 		       rec->node, rec->index, (double)(run_now(run) - due) / 1000.0);
