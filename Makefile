@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Thin calls: Meson builds, scripts/parts.txt lists what the checks run.
-.PHONY: all setup build check check-deep check-vllm coverage demo demo-hosts bench mutants soak spec clean
+.PHONY: all setup build check check-deep check-vllm check-vm-full coverage demo demo-hosts bench mutants soak \
+	spec clean
 
 all: build
 
@@ -16,6 +17,10 @@ check: setup
 
 check-deep: setup
 	@scripts/run_parts.py deep
+
+# Everything of verbs, on soft-RoCE in virtual machines.
+check-vm-full: setup
+	@scripts/run_parts.py vm-full
 
 # The Promela models and their broken variants.
 spec: setup

@@ -204,7 +204,7 @@ def summary(times, total, out):
 
 def parse_args():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("level", help="check, deep, soak: the level to run")
+    parser.add_argument("level", help="check, deep, soak, vm-full: the level to run")
     parser.add_argument("--only", action="append", default=[], metavar="PART",
                         help="only this part (may be given several times)")
     parser.add_argument("--list", action="store_true", help="print the parts and stop")

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Getting back what a peer was granted, with its three answers (contract C9). */
 #include "faults/puppet.h"
+#include "faults/qp.h"
 
 #include "core/engine.h"
 #include "plat/clock.h"
@@ -256,6 +257,65 @@ static void fence_of_a_frozen_writer_reclaims_its_memory(void **state)
 	assert_true(all_are(b->mem, 65536, 0x5a));
 }
 
+/* --- queue pairs in error --- */
+
+/* Goal: a receiver whose queue pairs are in error, while its writer's NIC still tries: the answer
+ * is "fenced" at the deadline, long before that NIC gives up. */
+static void fence_with_the_queue_pair_in_error_is_fenced(void **state)
+{
+	const struct wimm_fence_opts o = within_us(200000, 0);
+	struct wimm_engine_opts opts = node_opts();
+	struct node *a, *b;
+	struct wimm_remote_mr *to;
+	struct result *r[STREAM];
+	struct fenced f;
+
+	(void)state;
+	opts.peer_timeout_ms = 20000; /* its NIC tries for half of that */
+	a = node_open_with(&opts, 65536);
+	b = node_open_with(&opts, 65536);
+	to = remote_of(a, b);
+	memset(a->mem, 0x77, 65536);
+	result_ok(write_imm(a, to, 0, 0, 65536, 9));
+	qps_to_error(b);
+	stream(a, to, r);
+	fence(b, peer_of(b, a), &o, &f);
+	fence_is(&f, WIMM_OK, WIMM_FENCE_FENCED);
+	memset(b->mem, 0x5a, 65536);
+	stream_ended(r);
+	assert_true(all_are(b->mem, 65536, 0x5a));
+	assert_wait(lost_its_peer, a);
+	result_ok(write_imm(a, remote_of(a, b), 0, 0, 65536, 10));
+	imm_reaches(b, 10, 1);
+}
+
+/* Goal: a writer whose queue pairs are in error: its writes end as lost, its session too, and a
+ * fence of what is left of it is answered. */
+static void fence_of_a_writer_in_error_is_answered(void **state)
+{
+	const struct wimm_fence_opts o = within_us(10000000, 0);
+	struct node *a = node_open(65536), *b = node_open(65536);
+	struct wimm_remote_mr *to = remote_of(a, b);
+	struct result *r[STREAM];
+	struct fenced f;
+
+	(void)state;
+	memset(a->mem, 0x77, 65536);
+	result_ok(write_imm(a, to, 0, 0, 65536, 9));
+	stream(a, to, r);
+	qps_to_error(a);
+	fence(b, peer_of(b, a), &o, &f);
+	result_ok(f.r);
+	assert_true(f.answer == WIMM_FENCE_FENCED || f.answer == WIMM_FENCE_CONFIRMED);
+	memset(b->mem, 0x5a, 65536);
+	stream_ended(r);
+	drive_rounds(200);
+	assert_true(all_are(b->mem, 65536, 0x5a));
+	assert_wait(lost_its_peer, a);
+	result_ok(write_imm(a, remote_of(a, b), 0, 0, 65536, 10));
+	imm_reaches(b, 10, 1);
+}
+
 /* --- paths that cannot be revoked --- */
 
 /* A provider whose paths do not end while `holding`: what they end with is kept back. */
@@ -368,6 +428,8 @@ static const struct contract_case cases[] = {
 	CASE(fence_of_a_lost_peer_is_answered_at_once),
 	CASE_ONLY(fence_of_a_stopped_writer_reclaims_its_memory, ONLY_PROCESSES | ONLY_THREADS),
 	CASE_ONLY(fence_of_a_frozen_writer_reclaims_its_memory, ONLY_SIM),
+	CASE_ONLY(fence_with_the_queue_pair_in_error_is_fenced, ONLY_VERBS | ONLY_THREADS),
+	CASE_ONLY(fence_of_a_writer_in_error_is_answered, ONLY_VERBS | ONLY_THREADS),
 	CASE_ONLY(fence_that_cannot_revoke_is_quarantined, ONLY_DRIVEN),
 	CASE_ONLY(fence_of_a_late_engine_is_not_quarantined, ONLY_DRIVEN),
 	CASE(fence_that_is_cancelled_ends_once),

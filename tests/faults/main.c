@@ -33,9 +33,11 @@ static bool applies(unsigned only)
 {
 	bool tcp = strcmp(cfg.provider, "tcp") == 0;
 	bool sim = strcmp(cfg.provider, "sim") == 0;
+	bool verbs = strcmp(cfg.provider, "verbs") == 0;
 
 	return !((only & ONLY_TCP && !tcp) || (only & ONLY_SIM && !sim) ||
-	         (only & ONLY_PROCESSES && sim) ||
+	         (only & ONLY_PROCESSES && sim) || (only & (ONLY_LASTING | ONLY_CANCEL) && verbs) ||
+	         (only & ONLY_VERBS && !verbs) ||
 	         (only & ONLY_THREADS && cfg.driven) || (only & ONLY_DRIVEN && !cfg.driven) ||
 	         (only & ONLY_ONE_NIC && cfg.nics != 1) ||
 	         (only & ONLY_MANY_NICS && cfg.nics < 2) ||

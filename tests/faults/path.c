@@ -45,6 +45,15 @@ static uint32_t sever(uint32_t port)
 	return count;
 }
 
+/* In the guest of tests/vm: the cable of its second NIC is pulled, or put in again. */
+static void cable(const char *how)
+{
+	char line[64];
+
+	(void)snprintf(line, sizeof(line), "ip link set sw1 %s", how);
+	assert_ok(system(line));
+}
+
 static uint32_t rounds_back;
 
 static bool both_lost(void *arg)
@@ -66,15 +75,19 @@ static bool both_back(void *arg)
 /* Lose the path to the second NIC of n[1], and wait until it stands again. */
 static void lose_and_wait(struct node **n, uint32_t round)
 {
-	uint32_t number = second_nic(n[1]);
-
 	rounds_back = round;
 	if (cfg.provider[0] == 's') {
+		uint32_t number = second_nic(n[1]);
+
 		sim_kill_nic(case_world(), number, false);
 		assert_wait(both_lost, n);
 		sim_revive_nic(case_world(), number);
+	} else if (cfg.provider[0] == 'v') {
+		cable("down");
+		assert_wait(both_lost, n);
+		cable("up");
 	} else {
-		assert_true(sever(number) > 0);
+		assert_true(sever(second_nic(n[1])) > 0);
 	}
 	assert_wait(both_back, n);
 }

@@ -70,9 +70,9 @@ static void open_there(struct puppet *p, const struct puppet_opts *opts)
 {
 	struct order o = { .kind = ORDER_OPEN };
 	struct answer a;
-	const char *any = strcmp(cfg.provider, "tcp") == 0 ? "127.0.0.1:0" : "any";
+	const struct wimm_engine_opts any = node_opts_nics(1);
 
-	snprintf(o.text, sizeof(o.text), "%s", opts->nics != NULL ? opts->nics : any);
+	snprintf(o.text, sizeof(o.text), "%s", opts->nics != NULL ? opts->nics : any.nics);
 	snprintf(o.provider, sizeof(o.provider), "%s", cfg.provider);
 	o.a = (uint64_t)(uintptr_t)opts->at;
 	o.b = opts->bytes;

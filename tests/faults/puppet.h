@@ -12,6 +12,10 @@
 
 /* With the fixture's ONLY_*: providers that work between processes. */
 #define ONLY_PROCESSES 0x10000u
+/* Providers that take back a single write. Others end the path for it, and with the last path the
+ * session. */
+#define ONLY_CANCEL 0x20000u
+#define ONLY_VERBS  0x40000u
 
 struct puppet_opts {
 	const char *nics;     /* NULL: one, wherever it is free */

@@ -408,7 +408,7 @@ static const struct contract_case cases[] = {
 	CASE(empty_region_case_47_is_refused),
 	CASE(write_to_a_deregistered_region_case_202_is_refused),
 	CASE(stream_to_a_deregistered_region_case_202_stops_in_time),
-	CASE(cancelled_write_to_an_ending_region_case_202_costs_only_itself),
+	CASE_ONLY(cancelled_write_to_an_ending_region_case_202_costs_only_itself, ONLY_CANCEL),
 	CASE_ONLY(cancelled_write_to_a_stopped_peer_case_202_costs_only_itself,
 	          ONLY_PROCESSES | ONLY_THREADS),
 };

@@ -25,15 +25,26 @@ static struct result *write_with_deadline(struct node *a, const struct wimm_remo
 	return submit_write(a, &w);
 }
 
+/* One byte behind whatever was still under way. Where a write cannot be taken back it has cost the
+ * session, and this is the first of a new one. */
+static void write_behind(struct node *a, const struct puppet *b)
+{
+	struct wimm_remote_mr *to = NULL;
+
+	assert_ok(wimm_open_remote_mr(a->engine, &b->desc, &to));
+	result_ok(write_imm(a, to, 0, 64 * MIB - 1, 1, 7));
+	assert_ok(wimm_close_remote_mr(a->engine, to));
+}
+
 /* Goal: a write that ran out of time while its receiver stood still reads its source no more: what
- * is put there afterwards arrives nowhere. */
+ * is put there afterwards arrives nowhere. A NIC of its own may have taken it all in time. */
 static void source_reused_after_a_timeout_case_201_is_not_sent(void **state)
 {
 	const struct puppet_opts po = { .bytes = 64 * MIB };
 	struct puppet *b = puppet_start(&po);
 	struct node *a = node_open(64 * MIB);
 	struct wimm_remote_mr *to = NULL;
-	struct result *r, *after;
+	struct result *r;
 
 	(void)state;
 	memset(a->mem, 0x11, 64 * MIB);
@@ -41,11 +52,12 @@ static void source_reused_after_a_timeout_case_201_is_not_sent(void **state)
 	result_ok(write_with_deadline(a, to, 64, 0));
 	puppet_stop(b);
 	r = write_with_deadline(a, to, 64 * MIB, 200000);
-	result_is(r, WIMM_E_TIMEOUT); /* and not E_QUARANTINED: the source is ours again */
+	result_wait(r); /* not E_QUARANTINED: the source is ours again */
+	if (r->status != WIMM_OK || strcmp(cfg.provider, "verbs") != 0)
+		result_is(r, WIMM_E_TIMEOUT);
 	memset(a->mem, 0x22, 64 * MIB);
 	puppet_continue(b);
-	after = write_imm(a, to, 0, 64 * MIB - 1, 1, 7); /* behind whatever was still under way */
-	result_ok(after);
+	write_behind(a, b);
 	puppet_imm_reaches(b, 7, 1);
 	assert_null(memchr(b->mem, 0x22, 64 * MIB - 1));
 	puppet_end(b);
@@ -88,13 +100,15 @@ static bool begun(void *at)
 
 /* One long write whose receiver is stopped in the middle, cancelled and left stopped until the
  * answer is there. What it was. */
-static wimm_status cancel_in_the_middle(struct node *a, struct puppet *b,
-                                        const struct wimm_remote_mr *to)
+static wimm_status cancel_in_the_middle(struct node *a, struct puppet *b)
 {
-	struct wimm_write w = single(a, to, 0, 0, 64 * MIB);
+	struct wimm_remote_mr *to = NULL;
+	struct wimm_write w;
 	struct result *r;
 	wimm_status st;
 
+	assert_ok(wimm_open_remote_mr(a->engine, &b->desc, &to));
+	w = single(a, to, 0, 0, 64 * MIB);
 	memset(b->mem, 0, 64 * MIB);
 	w.flags = WIMM_IMM;
 	w.imm = 201;
@@ -111,14 +125,15 @@ static wimm_status cancel_in_the_middle(struct node *a, struct puppet *b,
 	if (r->status == WIMM_E_CANCELLED)
 		memset(a->mem, 0x22, 64 * MIB);
 	puppet_continue(b);
-	result_ok(write_imm(a, to, 0, 64 * MIB - 1, 1, 7)); /* behind whatever was under way */
+	write_behind(a, b);
 	assert_null(memchr(b->mem, 0x22, 64 * MIB - 1));
 	memset(a->mem, 0x11, 64 * MIB);
+	assert_ok(wimm_close_remote_mr(a->engine, to));
 	return r->status;
 }
 
 /* Goal: where the receiver fetches by itself and stands still in the middle, the answer is that the
- * source is not free; everywhere else it is, and the session goes on. */
+ * source is not free; everywhere else it is, and the next write arrives. */
 static void source_read_by_a_stopped_peer_case_201_is_quarantined(void **state)
 {
 	const struct puppet_opts po = { .bytes = 64 * MIB };
@@ -133,7 +148,7 @@ static void source_read_by_a_stopped_peer_case_201_is_quarantined(void **state)
 	assert_ok(wimm_open_remote_mr(a->engine, &b->desc, &to));
 	result_ok(write_with_deadline(a, to, 64, 0));
 	for (int i = 0; i < 20 && !quarantined; i++)
-		quarantined = cancel_in_the_middle(a, b, to) == WIMM_E_QUARANTINED || !fetches;
+		quarantined = cancel_in_the_middle(a, b) == WIMM_E_QUARANTINED || !fetches;
 	assert_true(quarantined);
 	puppet_end(b);
 }
@@ -217,8 +232,9 @@ static void pages_in_one_request_case_208_have_no_hidden_limit(void **state)
 	for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
 		uint32_t page = counts[i] <= 16384 ? 4096 : 64;
 
-		if (counts[i] == 1000000 && test_scale() < 2 && case_world() != NULL)
-			continue; /* each is an event of the simulator's */
+		if (counts[i] == 1000000 && test_scale() < 2 &&
+		    (case_world() != NULL || strcmp(cfg.provider, "verbs") == 0))
+			continue; /* each is an event of the simulator's, or of an emulated CPU */
 		pages_in_one_request(a, b, to, counts[i], page);
 		drive_until(stats_of(a).index_bytes == 0); /* given back behind the callback */
 	}

@@ -390,7 +390,7 @@ static const struct contract_case cases[] = {
 	CASE_ONLY(nic_in_use_case_35_is_named_and_another_works, ONLY_SIM),
 	CASE(many_engines_case_35_have_addresses_of_their_own),
 	CASE_ONLY(start_from_16_threads_case_36_works_every_time, ONLY_TCP),
-	CASE(restart_on_one_port_case_36_is_never_refused),
+	CASE_ONLY(restart_on_one_port_case_36_is_never_refused, ONLY_LASTING),
 	CASE_ONLY(transfer_over_ipv6_case_37_arrives, ONLY_TCP),
 	CASE_ONLY(address_texts_case_37_read_as_listed, ONLY_TCP),
 	CASE_ONLY(same_address_in_another_process_case_38_is_not_ours, ONLY_PROCESSES),
