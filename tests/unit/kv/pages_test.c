@@ -118,8 +118,9 @@ static void tell_chunks(struct wimm_kv_sender *sender, const struct row *row)
 		                            : (token + row->prefill_page - 1) / row->prefill_page -
 		                                      row->first / row->prefill_page;
 		st = wimm_kv_sender_chunk(sender, token, list_p + told, pages - told, NULL);
-		/* A rank that has nothing to send may have ended by now. */
-		assert_true(st == WIMM_OK || (st == WIMM_E_CLOSED && row->prefill_tp > 1));
+		if (st == WIMM_E_CLOSED && row->prefill_tp > 1)
+			return; /* a rank that has nothing to send ends at once */
+		assert_ok(st);
 		told = pages;
 	}
 }
