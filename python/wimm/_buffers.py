@@ -7,13 +7,15 @@ import array
 import ctypes
 import functools
 import operator
-from typing import Any, Iterable, NamedTuple
+import re
+from typing import Any, Iterable, NamedTuple, Sequence
 
+from . import _cuda
 from ._abi import Status
 from .errors import Error, error
 
-# Values of DLDeviceType; both are memory that the CPU may read and write.
-_DL_CPU, _DL_CUDA_HOST = 1, 3
+# Values of DLDeviceType; the first two are memory that the CPU may read and write.
+_DL_CPU, _DL_CUDA_HOST, _DL_CUDA = 1, 3, 2
 _DL_NAMES = {2: "CUDA", 4: "OpenCL", 7: "Vulkan", 8: "Metal", 10: "ROCm", 11: "ROCm host",
              13: "CUDA managed", 14: "oneAPI"}
 
@@ -23,11 +25,13 @@ _PYBUF_ANY_CONTIGUOUS = 0x0080 | _PYBUF_STRIDES
 
 
 class Memory(NamedTuple):
-    """A range of host memory. `keep` holds it in place for as long as it lives."""
+    """A range of memory. `keep` holds it in place for as long as it lives."""
 
     address: int
     length: int
     keep: object
+    device: str = "cpu"
+    owner: _cuda.Owner | None = None    #: who knows the stream that its content comes by
 
 
 class _PyBuffer(ctypes.Structure):
@@ -75,13 +79,23 @@ class _DLTensor(ctypes.Structure):
     ]
 
 
-def memory_of(obj: Any, writable: bool) -> Memory:
+def memory_of(obj: Any, writable: bool, cuda: bool = False) -> Memory:
     """The memory of a buffer, an array of DLPack or of the CUDA array interface, or of an
-    (address, length, device) tuple. Everything but contiguous host memory is refused."""
+    (address, length, device) tuple. It must be contiguous, and host memory unless `cuda`."""
+    memory = _find(obj, writable)
+    if memory.device != "cpu" and not cuda:
+        raise error(Status.E_UNSUPPORTED, f"this memory is on {memory.device}: only a region may "
+                                          f"be, copy it to the host first")
+    return memory
+
+
+def _find(obj: Any, writable: bool) -> Memory:
     if isinstance(obj, tuple):
         return _from_tuple(obj)
+    if hasattr(obj, "__dlpack__") and _dl_device(obj)[0] == _DL_CUDA:
+        return _from_dlpack(obj)
     if hasattr(obj, "__cuda_array_interface__"):
-        raise _not_host("CUDA (by __cuda_array_interface__)")
+        return _from_cuda_array(obj, writable)
     try:
         memoryview(obj).release()
     except TypeError:
@@ -98,8 +112,8 @@ def memory_of(obj: Any, writable: bool) -> Memory:
 
 
 def _not_host(device: str) -> Error:
-    return error(Status.E_UNSUPPORTED, f"this memory is on {device}: this build registers host "
-                                       f"memory only, copy it to the host first")
+    return error(Status.E_UNSUPPORTED, f"this memory is on {device}: only that of the host and of "
+                                       f"CUDA is registered, copy it there first")
 
 
 def _from_tuple(obj: tuple[Any, ...]) -> Memory:
@@ -107,12 +121,12 @@ def _from_tuple(obj: tuple[Any, ...]) -> Memory:
         raise TypeError(f"a tuple of memory is (address, length, device); this has {len(obj)} "
                         f"items")
     device = str(obj[2]) if len(obj) == 3 else "cpu"
-    if device != "cpu":
+    if device != "cpu" and not re.fullmatch(r"cuda(:\d+)?", device):
         raise _not_host(device)
     address, length = operator.index(obj[0]), operator.index(obj[1])
     if not (0 <= address < 1 << 64 and 0 <= length < 1 << 64):
         raise ValueError(f"address {address} or length {length} is outside 0 to 2^64 - 1")
-    return Memory(address, length, obj)
+    return Memory(address, length, obj, device)
 
 
 def _from_buffer(obj: Any, writable: bool) -> Memory:
@@ -127,31 +141,62 @@ def _from_buffer(obj: Any, writable: bool) -> Memory:
     return Memory(held.view.buf or 0, held.view.len, held)
 
 
+def _dl_device(obj: Any) -> tuple[int, int]:
+    if not hasattr(obj, "__dlpack_device__"):
+        return _DL_CPU, 0
+    kind, index = obj.__dlpack_device__()
+    return int(kind), int(index)
+
+
 def _from_dlpack(obj: Any) -> Memory:
-    device = obj.__dlpack_device__()[0] if hasattr(obj, "__dlpack_device__") else _DL_CPU
-    if device not in (_DL_CPU, _DL_CUDA_HOST):
-        raise _not_host(_DL_NAMES.get(int(device), f"DLPack device {int(device)}"))
+    kind, index = _dl_device(obj)
+    if kind not in (_DL_CPU, _DL_CUDA_HOST, _DL_CUDA):
+        raise _not_host(_DL_NAMES.get(kind, f"DLPack device {kind}"))
     # The capsule is not consumed but kept: while it lives, and only so long, the tensor does.
+    # Each write asks for its stream anew, so that nothing need be ordered now (-1).
     try:
-        capsule = obj.__dlpack__()
+        capsule = obj.__dlpack__(stream=-1) if kind == _DL_CUDA else obj.__dlpack__()
     except BufferError as problem:
         raise error(Status.E_INVAL, f"{type(obj).__name__}: {problem}") from problem
     pointer = _python_call("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.py_object,
                            ctypes.c_char_p)(capsule, b"dltensor")
     tensor = ctypes.cast(pointer, ctypes.POINTER(_DLTensor)).contents
-    if tensor.device_type not in (_DL_CPU, _DL_CUDA_HOST):
+    if tensor.device_type != kind:
         raise _not_host(_DL_NAMES.get(tensor.device_type, f"DLPack device {tensor.device_type}"))
+    shape = tensor.shape[:tensor.ndim]
+    strides = tensor.strides[:tensor.ndim] if tensor.strides else None
+    length = (_elements(obj, shape, strides, 1) * tensor.bits * tensor.lanes + 7) // 8
+    address = (tensor.data or 0) + tensor.byte_offset
+    if kind != _DL_CUDA:
+        return Memory(address, length, (obj, capsule))
+    return Memory(address, length, (obj, capsule), f"cuda:{index}",
+                  _cuda.DlpackOwner(obj, index))
+
+
+def _elements(obj: Any, shape: Sequence[int], strides: Sequence[int] | None, unit: int) -> int:
+    """How many there are; refused if they do not follow one another. `unit` is that of strides."""
     elements, packed = 1, True
-    for axis in reversed(range(tensor.ndim)):
-        size = tensor.shape[axis]
-        if tensor.strides and size != 1 and tensor.strides[axis] != elements:
+    for axis in reversed(range(len(shape))):
+        if strides and shape[axis] != 1 and strides[axis] != elements * unit:
             packed = False
-        elements *= size
+        elements *= shape[axis]
     if not packed and elements:
         raise error(Status.E_INVAL, f"{type(obj).__name__} is not contiguous in C order: register "
                                     f"a contiguous copy")
-    length = (elements * tensor.bits * tensor.lanes + 7) // 8
-    return Memory((tensor.data or 0) + tensor.byte_offset, length, (obj, capsule))
+    return elements
+
+
+def _from_cuda_array(obj: Any, writable: bool) -> Memory:
+    name, described = type(obj).__name__, obj.__cuda_array_interface__
+    address, frozen = described["data"]
+    if described.get("mask") is not None:
+        raise error(Status.E_INVAL, f"{name} has a mask: register its data and its mask apart")
+    if frozen and writable:
+        raise error(Status.E_INVAL, f"{name} is read-only: register it with local_only=True if it "
+                                    f"is a source only")
+    unit = int(described["typestr"][2:])
+    length = unit * _elements(obj, described["shape"], described.get("strides"), unit)
+    return Memory(address, length, obj, "cuda", _cuda.ArrayOwner(obj))
 
 
 class Indices(NamedTuple):

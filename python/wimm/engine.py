@@ -200,10 +200,12 @@ class Engine(Transfers):
 
     def register(self, memory: Any, *, local_only: bool = False,
                  strict_order: bool = False) -> Region:
-        """Make memory usable for transfers: a buffer, an object with __dlpack__ (host memory), or a
-        tuple (address, length, "cpu"). Read-only memory needs local_only: no peer may write then.
+        """Make memory usable for transfers: a buffer, an object with __dlpack__ or
+        __cuda_array_interface__ (of the host or of CUDA), or a tuple (address, length, device) with
+        device "cpu", "cuda" or "cuda:N". Read-only memory needs local_only: no peer may write then.
         strict_order is for memory whose content is polled."""
-        return Region(self, memory_of(memory, writable=not local_only), local_only, strict_order)
+        return Region(self, memory_of(memory, writable=not local_only, cuda=True), local_only,
+                      strict_order)
 
     def open_remote(self, desc: bytes) -> RemoteRegion:
         """Take a peer's descriptor into use. The peer is added if it is new."""

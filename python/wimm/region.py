@@ -32,15 +32,43 @@ class Region(Child):
         out = ctypes.c_void_p()
         self.address = memory.address
         self.length = memory.length
+        self.device = memory.device
         self._desc: bytes | None = None
         with engine._gate as handle:
             _native.check(engine._lib.wimm_reg_mr(handle, memory.address, memory.length,
                                                   ctypes.byref(opts), ctypes.byref(out)))
             self._keep: Memory | None = memory
             super().__init__(engine, out.value or 0)
+        self._check_device(engine._lib.wimm_mr_cuda_device(out))
 
     def __repr__(self) -> str:
-        return f"<wimm.Region {self.length} bytes at {self.address:#x}>"
+        return f"<wimm.Region {self.length} bytes at {self.address:#x} on {self.device}>"
+
+    def _check_device(self, card: int) -> None:
+        """What the driver says of the memory against what its owner said."""
+        found = f"cuda:{card}" if card >= 0 else "cpu"
+        if self.device in (found, found.partition(":")[0]):
+            self.device = found
+            return
+        self.close()
+        hint = "" if card >= 0 else (", as far as this process has CUDA in use: libcuda is loaded "
+                                     "by who allocates there")
+        raise error(Status.E_INVAL, f"memory at {self.address:#x} was said to be on "
+                                    f"{self.device} and is on {found}{hint}")
+
+    def _stream(self) -> int | None:
+        """The stream that brings this memory's content, if its owner knows one."""
+        owner = self._keep.owner if self._keep is not None else None
+        if owner is None:
+            return None
+        with self._engine._gate as handle:  # until the owner has used what it gets
+
+            def own(card: int) -> int:
+                out = ctypes.c_void_p()
+                _native.check(self._engine._lib.wimm_cuda_stream(handle, card, ctypes.byref(out)))
+                return out.value or 0
+
+            return owner.stream(own)
 
     @property
     def desc(self) -> bytes:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, NamedTuple
 from . import _abi, _calls, _native
 from ._abi import Status
 from ._buffers import indices_of, memory_of
+from ._cuda import handle_of
 from .errors import error
 from .operation import Operation
 
@@ -47,6 +48,10 @@ class Transfers:
     imm       the immediate, 0 to 2^32 - 1, or None for none
     confirmed done only when the peer's engine has counted it; needs an immediate
     nic       index of the one local NIC to use
+    stream    a write from memory on CUDA begins when all that this stream holds by now is done,
+              and holds it up in nothing: a handle, an object of torch, CuPy or cuda.core, or -1
+              for no stream. None asks the tensor's or array's owner, by __dlpack__(stream=...) or
+              the stream of its __cuda_array_interface__; a tuple's is none
     """
 
     _gate: _calls.Gate
@@ -59,7 +64,7 @@ class Transfers:
     def write(self, src: Region, dst: RemoteRegion, *, src_offset: int = 0, dst_offset: int = 0,
               length: int | None = None, imm: int | None = None, confirmed: bool = False,
               nic: int | None = None, deadline: float | None = None,
-              block: bool | None = None) -> Operation:
+              block: bool | None = None, stream: Any = None) -> Operation:
         """Write `length` bytes (None: all from src_offset on) of a region into a peer's region.
         The source must not change until the operation has settled."""
         if length is None:
@@ -70,6 +75,7 @@ class Transfers:
             src_offset_bytes=_calls.unsigned("src_offset", src_offset),
             dst_offset_bytes=_calls.unsigned("dst_offset", dst_offset),
             len_bytes=_calls.unsigned("length", length))
+        _order(args, src, stream)
 
         def call(handle: int, microseconds: int, on_done: Any, out: Any) -> int:
             args.src, args.dst, args.deadline_us = src._use(), dst._use(), microseconds
@@ -80,7 +86,8 @@ class Transfers:
     def write_pages(self, src: Region, src_pages: Any, dst: RemoteRegion, dst_pages: Any, *,
                     page_bytes: int, imm: int | None = None, imm_once: bool = False,
                     confirmed: bool = False, nic: int | None = None,
-                    deadline: float | None = None, block: bool | None = None) -> Operation:
+                    deadline: float | None = None, block: bool | None = None,
+                    stream: Any = None) -> Operation:
         """Write source page i to destination page i, for all i. Each page list is a Pages, or its
         indices alone: a uint32 buffer is handed on as it is, other integers are copied. One
         immediate is counted a page, or with imm_once one in all."""
@@ -95,6 +102,7 @@ class Transfers:
             size=ctypes.sizeof(_abi.wimm_paged_writes), flags=flags, imm=_imm(imm),
             nic_index=_nic(nic), src_pages=from_pages, dst_pages=to_pages,
             page_len_bytes=page_bytes)
+        _order(args, src, stream)
 
         def call(handle: int, microseconds: int, on_done: Any, out: Any) -> int:
             args.src, args.dst, args.deadline_us = src._use(), dst._use(), microseconds
@@ -107,7 +115,7 @@ class Transfers:
     def scatter(self, src: Region, entries: Iterable[Slice | tuple[RemoteRegion, int, int, int]], *,
                 group: PeerGroup | None = None, imm: int | None = None, confirmed: bool = False,
                 nic: int | None = None, deadline: float | None = None,
-                block: bool | None = None) -> Operation:
+                block: bool | None = None, stream: Any = None) -> Operation:
         """Write slices of one region to many peers: (dst, src_offset, dst_offset, length) each."""
         slices = tuple(Slice(*entry) for entry in entries)
         table = (_abi.wimm_scatter_entry * len(slices))()
@@ -118,6 +126,7 @@ class Transfers:
         args = _abi.wimm_scatter(
             size=ctypes.sizeof(_abi.wimm_scatter), flags=_flags(imm, confirmed, nic),
             imm=_imm(imm), nic_index=_nic(nic), entries=table, count=len(slices))
+        _order(args, src, stream)
 
         def call(handle: int, microseconds: int, on_done: Any, out: Any) -> int:
             for row, entry in zip(table, slices):
@@ -273,6 +282,14 @@ def _nic(nic: int | None) -> int:
 def _flags(imm: int | None, confirmed: bool, nic: int | None) -> int:
     return ((_abi.WIMM_IMM if imm is not None else 0) | (_abi.WIMM_CONFIRMED if confirmed else 0)
             | (_abi.WIMM_PIN_NIC if nic is not None else 0))
+
+
+def _order(args: Any, src: Region, stream: Any) -> None:
+    """Let the write wait for what its source's content comes by."""
+    handle = src._stream() if stream is None else handle_of(stream)
+    if handle is not None:
+        args.flags |= _abi.WIMM_AFTER_STREAM
+        args.stream = handle
 
 
 def _pages(pages: Any, page_bytes: int) -> tuple[_abi.wimm_pages, object]:

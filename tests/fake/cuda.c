@@ -387,6 +387,11 @@ EXPORT void fake_cuda_unblock(void *stream)
 	unblock(stream);
 }
 
+EXPORT uint64_t fake_cuda_looks(void)
+{
+	return __atomic_load_n(&fake_cuda_knobs.looks, __ATOMIC_RELAXED);
+}
+
 EXPORT int cuModuleLoadData(void **out, const void *image)
 {
 	*out = (void *)(uintptr_t)image;

