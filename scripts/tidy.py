@@ -15,22 +15,34 @@ import re
 import subprocess
 import sys
 
-# What each folder may include of ours, the longest matching folder counts. "wimm" is include/wimm.
+# What each folder or file may include of ours, the longest match counts. "wimm" is include/wimm.
 LAYERS = {
     "src/base": {"base", "wimm/status.h"},
     "src/plat": {"base", "plat", "wimm"},
     "src/queue": {"base", "plat", "queue", "wimm"},
     "src/mem": {"base", "plat", "mem", "wimm"},
-    "src/topo": {"base", "plat", "topo", "wimm"},
-    "src/prov": {"base", "plat", "queue", "mem", "topo", "prov", "wimm"},
-    "src/core": {"base", "plat", "queue", "mem", "topo", "prov", "core", "wimm"},
+    "src/prov": {"base", "plat", "queue", "mem", "prov", "wimm"},
+    "src/core": {"base", "plat", "queue", "mem", "prov", "core", "wimm"},
     "src/kv": {"kv", "wimm"},
     "src/weights": {"weights", "wimm"},
     "src/moe": {"moe", "wimm"},
     "include/wimm": {"wimm"},
+    "kernels": set(),
     "tools": {"lib", "tools", "wimm"},
+    "demo": {"wimm"},
+    "bench": {"wimm"},
+    # These two measure a provider by itself, without the core.
+    "bench/tcp_prov.c": {"base", "plat", "prov", "wimm"},
+    "bench/cost": {"prov", "wimm"},
 }
-MODULES = {"base", "plat", "queue", "mem", "topo", "prov", "core", "kv", "weights", "moe", "wimm"}
+MODULES = {"base", "plat", "queue", "mem", "prov", "core", "kv", "weights", "moe", "wimm"}
+# What Python files of a folder may import beside Python's own library and what lies around them.
+IMPORTS = {
+    "python/wimm": set(),
+    "python/wimm/vllm": {"vllm", "torch", "wimm"},
+    "demo": {"demo", "numpy", "wimm"},
+    "bench": set(),
+}
 # Headers of vendors, and the only folders that may see them.
 VENDORS = [
     (re.compile(r"^infiniband/|^rdma/rdma_"),
@@ -38,7 +50,6 @@ VENDORS = [
     (re.compile(r"^rdma/(?:fi|fabric)"), ["src/prov/fabric"]),
     (re.compile(r"^cuda|^nvml|^nv[A-Z]"), ["src/mem", "src/prov/host", "kernels", "tests/gpu"]),
     (re.compile(r"^gdrapi"), ["src/mem"]),
-    (re.compile(r"^hwloc"), ["src/topo"]),
 ]
 # Calls that have one home: (pattern, where it is forbidden, where it is at home, what to use).
 HOMES = [
@@ -111,10 +122,10 @@ def check_include(path, number, name, quoted, files):
     if layer is None or (module not in MODULES and not quoted):
         return
     allowed = LAYERS[layer]
-    if quoted and "/" not in name:
-        # Beside the file itself, or not ours at all.
-        beside = os.path.join(os.path.dirname(path), name)
-        if beside not in files:
+    if quoted and ("/" not in name or name.startswith("../")):
+        # Beside the file itself or above it in its folder, or not ours at all.
+        near = os.path.normpath(os.path.join(os.path.dirname(path), name))
+        if near not in files or not inside(near, path.split("/")[0]):
             yield Problem(path, number, "layer", f"{name} is not beside this file; write its path")
         return
     if module not in allowed and name not in allowed:
@@ -157,12 +168,29 @@ def check_c_functions(path, code):
             start = None
 
 
-def check_py_functions(path, text):
+def check_py_imports(path, tree):
+    layer = max((l for l in IMPORTS if inside(path, l)), key=len, default=None)
+    if layer is None:
+        return
+    for node in ast.walk(tree):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names = [node.module]
+        for name in names:
+            top = name.split(".")[0]
+            if top not in IMPORTS[layer] and top not in sys.stdlib_module_names:
+                yield Problem(path, node.lineno, "layer", f"{layer} may not import {name}")
+
+
+def check_py_text(path, text):
     try:
         tree = ast.parse(text)
     except SyntaxError as error:
         yield Problem(path, error.lineno or 1, "syntax", str(error.msg))
         return
+    yield from check_py_imports(path, tree)
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             lines = node.end_lineno - node.lineno + 1
@@ -214,8 +242,8 @@ def check_file(root, path, files):
         yield from check_size(path, len(lines))
     if suffix in {".c", ".h", ".cu", ".cc", ".cpp"}:
         yield from check_c_text(path, text, files)
-    if suffix == ".py":
-        yield from check_py_functions(path, text)
+    if suffix == ".py" or (script and "python" in lines[0]):
+        yield from check_py_text(path, text)
     if path.startswith("tests/") and suffix == ".c":
         yield from check_test_goals(path, text)
 

@@ -40,6 +40,7 @@ CLEAN = {
                                     "}\ncmocka_unit_test(x_in_y_does_z)\n",
     "tests/unit/core/worker_test.c": C,
     "tests/unit/prov/tcp/tcp_test.c": C,
+    "bench/idle.h": C + "#include <wimm/status.h>\n",
     "scripts/x.py": "#!/usr/bin/env python3\n" + PY,
 }
 
@@ -65,6 +66,15 @@ OFFENCES = [
     ("layer", "src/core/worker.c", C + '#include "prov/tcp/tcp.h"\n'),
     ("layer", "src/core/worker.c", C + '#include "elsewhere.h"\n'),
     ("layer", "include/wimm/status.h", C + '#include "base/a.h"\n'),
+    ("layer", "bench/idle.c", C + '#include "prov/prov.h"\n'),
+    ("layer", "bench/cost/cost.c", C + '#include "base/a.h"\n'),
+    ("layer", "bench/floor/f.c", C + '#include "../gone.h"\n'),
+    ("layer", "bench/floor/f.c", C + '#include "../../src/base/a.h"\n'),
+    ("layer", "kernels/copy.cu", C + '#include "mem/cuda.h"\n'),
+    ("layer", "python/wimm/x.py", PY + "import numpy\n"),
+    ("layer", "python/wimm/x.py", PY + "def f():\n    from torch.cuda import init\n"),
+    ("layer", "demo/x.py", PY + "import torch\n"),
+    ("layer", "bench/run", "#!/usr/bin/env python3\n" + PY + "import wimm\n"),
     ("vendor", "src/core/worker.c", C + "#include <infiniband/verbs.h>\n"),
     ("vendor", "src/prov/tcp/tcp.c", C + "#include <rdma/fabric.h>\n"),
     ("vendor", "include/wimm/status.h", C + "#include <cuda.h>\n"),
@@ -110,6 +120,11 @@ def test_each_offence_is_found_alone_and_where_it_is(tmp_path, rule, path, text)
     ("src/core/worker.c", C + 'static const char x[] = "abort() // and /* so on";\n'),
     ("src/base/config.c", C + 'static const char *x(void) { return getenv("A"); }\n'),
     ("src/prov/registry.c", C + '#include "prov/tcp/tcp.h"\n'),
+    ("bench/tcp_prov.c", C + '#include "prov/prov.h"\n#include "base/a.h"\n'),
+    ("bench/floor/f.c", C + '#include "../../bench/idle.h"\n'),
+    ("python/wimm/x.py", PY + "import ctypes\nfrom . import numpy\n"),
+    ("python/wimm/vllm/x.py", PY + "import torch\nfrom wimm import kv\n"),
+    ("demo/x.py", PY + "import numpy as np\nfrom demo import y\nimport wimm\n"),
     ("src/prov/verbs/v.c", C + "#include <infiniband/verbs.h>\n"),
 ])
 def test_what_is_allowed_is_left_alone(tmp_path, path, text):
