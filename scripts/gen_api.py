@@ -2,22 +2,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write docs/api.md, a line for each public function, from the comments in include/wimm.
 
-    scripts/gen_api.py            write the page
+    scripts/gen_api.py            write the page, as scripts/gen_bindings.py does
     scripts/gen_api.py --check    status 1 when the page is not what would be written
 
 The comment in front of a function is read: its first sentence, and what stands behind "Thread:" and
 "Blocks:". "as wimm_other()" there means what the comment of that function says.
 """
 
+from __future__ import annotations
+
 import argparse
 import pathlib
 import re
 import sys
+from collections.abc import Iterator
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "api.md"
 # The order of the page: what a program meets first comes first.
-HEADERS = ("status", "engine", "region", "transfer", "imm", "watcher", "kv")
+HEADERS = ("status", "engine", "region", "transfer", "imm", "watcher", "cuda", "kv")
 TITLES = re.compile(r"(?:Returns|Thread|Blocks|Owns)")
 HEAD = """# Public functions
 
@@ -32,7 +35,7 @@ class Malformed(Exception):
     """A public function without a comment that can be read."""
 
 
-def field(comment, title):
+def field(comment: str, title: str) -> str:
     """What stands behind "Title:", or behind "Title, Other:" where one text is for several."""
     names = r"(?:(?:Returns|Thread|Blocks|Owns)(?:, )?)*"
     start = re.search(rf"\b{names}{title}(?:, {names})?:\s*", comment)
@@ -43,11 +46,11 @@ def field(comment, title):
     return " ".join(rest.split()).strip(" .;,")
 
 
-def first_sentence(comment):
+def first_sentence(comment: str) -> str:
     return " ".join(re.split(r"\.(?=\s|$)", comment.strip(), maxsplit=1)[0].split())
 
 
-def functions(header, text):
+def functions(header: str, text: str) -> Iterator[tuple[str, str]]:
     """(name, comment) of each, in the order of the header. Between the comment and the function may
     stand the struct that it takes."""
     text = re.sub(r"^[ \t]*#[ \t]*define\b(?:.*\\\n)*.*", "", text, flags=re.M)
@@ -58,16 +61,17 @@ def functions(header, text):
         yield name, re.sub(r"\n[ \t]*\*", "\n", blocks[-1])
 
 
-def rows(folder):
+def rows(folder: pathlib.Path) -> dict[str, list[tuple[str, str, str, str]]]:
     """header -> [(function, first sentence, thread, blocks)]"""
-    comments, order = {}, {}
+    comments: dict[str, str] = {}
+    order: dict[str, list[str]] = {}
     for path in sorted(folder.glob("*.h")):
         order[path.stem] = []
         for name, comment in functions(path.stem, path.read_text()):
             comments[name] = comment
             order[path.stem].append(name)
 
-    def said(name, title, depth=0):
+    def said(name: str, title: str, depth: int = 0) -> str:
         text = field(comments[name], title)
         other = re.match(r"as (wimm_\w+)\(\)", text)
         if other and other[1] in comments and depth < 3:
@@ -78,7 +82,7 @@ def rows(folder):
                       said(name, "Blocks")) for name in names] for header, names in order.items()}
 
 
-def render(folder=ROOT / "include" / "wimm"):
+def render(folder: pathlib.Path = ROOT / "include" / "wimm") -> str:
     found = rows(folder)
     listed = [header for header in HEADERS if header in found]
     listed += [header for header in found if header not in listed]
@@ -95,7 +99,7 @@ def render(folder=ROOT / "include" / "wimm"):
     return text.rstrip("\n") + "\n"
 
 
-def main():
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()

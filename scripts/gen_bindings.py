@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Generate python/wimm/_abi.py from the public headers in include/wimm.
+"""Generate python/wimm/_abi.py, and docs/api.md by gen_api.py, from the headers in include/wimm.
 
 The headers are written in a small, regular part of C: constants, enums, plain structs, opaque
 structs, function types and functions, no inline code. This reads exactly that part and refuses
@@ -8,7 +8,7 @@ anything else with the file and the text, so that a construct it does not know i
 not as a wrong layout at run time. A test also compares every size, offset and value with what the
 C compiler says.
 
-    scripts/gen_bindings.py            write python/wimm/_abi.py
+    scripts/gen_bindings.py            write both
     scripts/gen_bindings.py --check    exit with 1 if it would change
 """
 
@@ -20,6 +20,8 @@ import re
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import gen_api
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADERS = ROOT / "include" / "wimm"
@@ -327,17 +329,20 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=OUTPUT)
     args = parser.parse_args()
     try:
-        text = render(read_api())
-    except Unknown as unknown:
+        texts = {args.output: render(read_api())}
+        if args.output == OUTPUT:
+            texts[gen_api.PAGE] = gen_api.render()
+    except (Unknown, gen_api.Malformed) as unknown:
         print(f"gen_bindings: not understood: {unknown}", file=sys.stderr)
         return 2
-    if args.check:
-        same = args.output.exists() and args.output.read_text() == text
-        if not same:
-            print(f"{args.output} is out of date: run scripts/gen_bindings.py", file=sys.stderr)
-        return 0 if same else 1
-    args.output.write_text(text)
-    return 0
+    if not args.check:
+        for path, text in texts.items():
+            path.write_text(text)
+        return 0
+    stale = [path for path, text in texts.items() if not path.exists() or path.read_text() != text]
+    for path in stale:
+        print(f"{path} is out of date: run scripts/gen_bindings.py", file=sys.stderr)
+    return 1 if stale else 0
 
 
 if __name__ == "__main__":

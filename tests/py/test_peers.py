@@ -29,7 +29,7 @@ def code_of(call):
 
 
 def test_package_reaches_every_function_of_the_library():
-    """Goal: what C offers is in Python as well, or has its reason here."""
+    """Goal: what C offers is in Python as well, or has its reason above."""
     exported = set(re.findall(r"^\t(wimm_\w+);$", (ROOT / "src" / "libwimm.map").read_text(), re.M))
     files = [path for path in (ROOT / "python" / "wimm").glob("*.py") if path.name != "_abi.py"]
     named = set(re.findall(r"\bwimm_\w+", "".join(path.read_text() for path in files)))
