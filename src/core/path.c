@@ -104,7 +104,7 @@ bool path_prepare(struct worker *w, struct peer *p, uint32_t k, uint32_t seq,
 		path->prov =
 			own->ops->path_open(own->dev, theirs, p->initiator, &path->context, out);
 	if (path->prov == NULL) {
-		if (same_host_is(p, path))
+		if (same_host_is(p, path) && !path->stood)
 			same_host_way(p, "NICs: no process of its is reached on this machine");
 		return false;
 	}
@@ -232,6 +232,7 @@ void path_event(struct worker *w, struct path *path, const struct prov_cqe *c)
 		if (path->state != PATH_OPENING)
 			return;
 		path->state = PATH_UP;
+		path->stood = true;
 		p->paths_up++;
 		if (same_host_is(p, path))
 			same_host_path_up(w, p, c->text);

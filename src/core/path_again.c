@@ -95,7 +95,10 @@ void path_again(struct worker *w, struct path *path)
 	struct peer *p = path->peer;
 
 	if (p->state != PEER_UP || !p->initiator || p->minor < WIRE_MINOR_PATH || path->barred ||
-	    path->due_ns != 0 || same_host_is(p, path))
+	    path->due_ns != 0)
+		return;
+	/* Most peers are of other machines: only who was reached in this one's memory is asked. */
+	if (same_host_is(p, path) && !path->stood)
 		return;
 	if (path->state == PATH_NONE)
 		try_later(w, path);
@@ -150,7 +153,7 @@ static void path_asked(struct worker *w, struct peer *p, const struct wire_msg *
 	answer.type = WIRE_PATH_STATE;
 	answer.u.path.offer.len_bytes = 0;
 	ready = p->state == PEER_UP && path->state == PATH_NONE && !path->barred &&
-	        !same_host_is(p, path) && theirs.len_bytes != 0 &&
+	        (!same_host_is(p, path) || path->stood) && theirs.len_bytes != 0 &&
 	        path_prepare(w, p, path->index, m->u.path.seq, &answer.u.path.offer);
 	auth_mask_offer(w, p, true, path->index, m->u.path.seq, &answer.u.path.offer);
 	session_say(w, p, &answer);
@@ -191,7 +194,8 @@ void path_back(struct worker *w, struct path *path)
 	(void)snprintf(text, sizeof(text), "path %" PRIu32 " stands again, its life %" PRIu32,
 	               path->index, path->seq);
 	LOG_INFO("peer %" PRIx64 ": %s", peer_id(p), text);
-	peer_event(w, p, WIMM_PEER_NIC_BACK, WIMM_OK, path->nic, text);
+	peer_event(w, p, WIMM_PEER_NIC_BACK, WIMM_OK,
+	           same_host_is(p, path) ? WIMM_NIC_SAME_HOST : path->nic, text);
 	post_peer_room(w, p);
 }
 

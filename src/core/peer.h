@@ -41,6 +41,7 @@ struct path {
 	bool full; /* it took less than it was offered: who waits for it goes first */
 	bool connected; /* the peer's end of this life is known */
 	bool barred;   /* not opened again: its end broke a rule */
+	bool stood;    /* it has been up in this session */
 	uint32_t tries; /* to open it again */
 	uint64_t due_ns; /* to try so, or to give a try up; 0: neither */
 	uint32_t lost_at; /* peer.losses when it was lost last */

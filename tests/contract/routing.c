@@ -179,13 +179,13 @@ static void malformed_names_are_ignored(void **state)
 
 static void cut_on_worker(struct worker *w, void *arg)
 {
-	(void)arg;
+	const wimm_status *cause = arg;
+
 	LIST_FOR_EACH(it, &w->peers) {
 		struct peer *p = LIST_ENTRY(it, struct peer, link);
 
 		if (p->alias == NULL && p->host_path != NO_HOST_PATH)
-			path_lost(w, &p->path[p->host_path], WIMM_E_PATH_LOST, 0,
-			          "cut by the test");
+			path_lost(w, &p->path[p->host_path], *cause, 0, "cut by the test");
 	}
 }
 
@@ -209,11 +209,12 @@ static bool enough(void *arg)
 	return imm_now(e->node, IMM) >= e->least;
 }
 
-/* Goal: the way through memory is lost under load: what was on it ends, each write once; the
- * session stands, and what comes after goes over NICs. */
+/* Goal: the way through memory is lost for good under load: what was on it ends, each write once;
+ * the session stands, and what comes after goes over NICs. */
 static void lost_way_leaves_the_nics(void **state)
 {
 	enum { WRITES = 200 };
+	wimm_status cause = WIMM_E_PROTOCOL; /* after which no path is opened again */
 	struct node *a = node_auto(2 << 20), *b = node_auto(2 << 20);
 	struct node *both[] = { a, b };
 	struct wimm_remote_mr *to;
@@ -226,7 +227,7 @@ static void lost_way_leaves_the_nics(void **state)
 	to = remote_of(a, b);
 	for (unsigned i = 0; i < WRITES; i++)
 		r[i] = write_imm(a, to, 0, 0, 512 << 10, IMM);
-	worker_call(&a->engine->worker, cut_on_worker, NULL);
+	worker_call(&a->engine->worker, cut_on_worker, &cause);
 	for (unsigned i = 0; i < WRITES; i++) {
 		result_wait(r[i]);
 		ok += r[i]->status == WIMM_OK;
@@ -245,6 +246,41 @@ static void lost_way_leaves_the_nics(void **state)
 	assert_ok(wimm_close_remote_mr(a->engine, to));
 	write_all_kinds(a, b, 10);
 	write_all_kinds(b, a, 11);
+}
+
+static bool both_back(void *arg)
+{
+	struct node **n = arg;
+
+	return node_events(n[0], WIMM_PEER_NIC_BACK) >= 1 &&
+	       node_events(n[1], WIMM_PEER_NIC_BACK) >= 1;
+}
+
+/* Goal: a lost way through memory comes back within its session, is told of as what it is, and is
+ * used again by both sides; no NIC stands in for it. */
+static void lost_way_comes_back(void **state)
+{
+	wimm_status cause = WIMM_E_PATH_LOST;
+	struct node *a = node_auto(2 << 20), *b = node_auto(2 << 20);
+	struct node *both[] = { a, b };
+
+	(void)state;
+	connect_nodes(a, b);
+	write_all_kinds(a, b, 20);
+	worker_call(&a->engine->worker, cut_on_worker, &cause);
+	assert_wait(both_back, both);
+	gate_lock();
+	for (uint32_t i = 0; i < a->event_count; i++)
+		if (a->event[i].kind == WIMM_PEER_NIC_BACK)
+			assert_true(a->event[i].nic_index == WIMM_NIC_SAME_HOST);
+	gate_unlock();
+	assert_int_equal(info_of(a, peer_of(a, b)).same_host, 1);
+	assert_int_equal(info_of(b, peer_of(b, a)).same_host, 1);
+	has_words(info_of(a, peer_of(a, b)).way, "this machine's memory");
+	write_all_kinds(a, b, 21);
+	write_all_kinds(b, a, 22);
+	assert_int_equal(node_events(a, WIMM_PEER_DOWN), 0);
+	assert_int_equal(node_events(b, WIMM_PEER_DOWN), 0);
 }
 
 /* Goal: a region that is registered anew is as safe from old descriptors as over a NIC. */
@@ -330,6 +366,7 @@ static const struct contract_case cases[] = {
 	CASE(name_of_nobody_is_found_out),
 	CASE(malformed_names_are_ignored),
 	CASE(lost_way_leaves_the_nics),
+	CASE(lost_way_comes_back),
 	CASE(revoked_region_is_revoked_on_this_way_too),
 	CASE(pinned_write_keeps_its_nic),
 };

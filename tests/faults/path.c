@@ -5,9 +5,11 @@
 #include "prov/sim/sim.h"
 
 #include <netinet/in.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 
 enum { FDS_MAX = 4096, BYTES = 1 << 20 };
 
@@ -72,6 +74,41 @@ static bool both_back(void *arg)
 	       node_events(n[1], WIMM_PEER_NIC_BACK) >= rounds_back;
 }
 
+/* As sever(), every connection to the host device of this name. */
+static uint32_t sever_host(const char *name)
+{
+	uint32_t count = 0;
+
+	for (int fd = 3; fd < FDS_MAX; fd++) {
+		struct sockaddr_un addr;
+		socklen_t len = sizeof(addr);
+		size_t chars;
+
+		if (getpeername(fd, (struct sockaddr *)&addr, &len) != 0 ||
+		    addr.sun_family != AF_UNIX || len <= offsetof(struct sockaddr_un, sun_path))
+			continue;
+		chars = len - offsetof(struct sockaddr_un, sun_path);
+		if (chars > strlen(name) &&
+		    memcmp(addr.sun_path + chars - strlen(name), name, strlen(name)) == 0)
+			count += shutdown(fd, SHUT_RDWR) == 0;
+	}
+	return count;
+}
+
+/* The provider's name of a node's second NIC. */
+static uint32_t sever_second_host(const struct node *n)
+{
+	char text[512];
+	char *name;
+
+	assert_ok(wimm_net_addr_to_string(&n->addr, text, sizeof(text)));
+	name = strchr(text, ',');
+	assert_non_null(name);
+	name++;
+	name[strspn(name, "0123456789abcdefghijklmnopqrstuvwxyz_-.")] = '\0';
+	return sever_host(name);
+}
+
 /* Lose the path to the second NIC of n[1], and wait until it stands again. */
 static void lose_and_wait(struct node **n, uint32_t round)
 {
@@ -86,6 +123,8 @@ static void lose_and_wait(struct node **n, uint32_t round)
 		cable("down");
 		assert_wait(both_lost, n);
 		cable("up");
+	} else if (cfg.provider[0] == 'h') {
+		assert_true(sever_second_host(n[1]) > 0);
 	} else {
 		assert_true(sever(second_nic(n[1])) > 0);
 	}
