@@ -355,7 +355,11 @@ static void hello(struct host_conn *conn, const uint8_t *preface)
 	struct host_dev *dev = conn->obj.dev;
 	struct host_path *path = NULL;
 
+	if (preface[5] == HOST_CONN_PATH)
+		path = host_path_waiting(dev, preface + HOST_PREFACE_BYTES - HOST_TOKEN_BYTES);
 	if (!welcome_user(dev, conn->uid)) {
+		if (path) /* nobody else is going to dial for it */
+			host_path_turned_away(path, conn);
 		refuse(conn, HOST_REFUSE_USER);
 		return;
 	}
@@ -363,12 +367,9 @@ static void hello(struct host_conn *conn, const uint8_t *preface)
 		refuse(conn, HOST_REFUSE_VERSION);
 		return;
 	}
-	if (preface[5] == HOST_CONN_PATH) {
-		path = host_path_waiting(dev, preface + HOST_PREFACE_BYTES - HOST_TOKEN_BYTES);
-		if (!path) {
-			refuse(conn, HOST_REFUSE_TOKEN);
-			return;
-		}
+	if (preface[5] == HOST_CONN_PATH && !path) {
+		refuse(conn, HOST_REFUSE_TOKEN);
+		return;
 	}
 	leave_hellos(conn);
 	host_obj_timer_off(&conn->obj);

@@ -160,6 +160,14 @@ void host_path_joined(struct host_path *path, struct host_conn *conn)
 	host_obj_ready(&path->obj);
 }
 
+void host_path_turned_away(struct host_path *path, const struct host_conn *conn)
+{
+	host_fail_set(&path->fail, WIMM_E_PEER_REFUSED, 0,
+	              "process %d belongs to user %u; setting host_any_uid lets it in",
+	              (int)conn->pid, (unsigned int)conn->uid);
+	host_path_lost(path);
+}
+
 void host_path_lost(struct host_path *path)
 {
 	if (!path->failed) {

@@ -149,6 +149,8 @@ static inline unsigned int host_path_side(const struct host_path *path)
 /* The passive path that waits for this token, NULL if none. */
 struct host_path *host_path_waiting(struct host_dev *dev, const uint8_t *token);
 void host_path_joined(struct host_path *path, struct host_conn *conn);
+/* Its dialler is of a user that is not let in: the path is over. */
+void host_path_turned_away(struct host_path *path, const struct host_conn *conn);
 bool host_path_step(struct host_obj *obj, struct host_emit *emit);
 void host_path_drop(struct host_obj *obj);
 void host_path_free(struct host_obj *obj);

@@ -30,6 +30,7 @@ static void count(struct duo_side *s, const struct prov_cqe *cqe)
 		break;
 	case PROV_PATH_DOWN:
 		s->down = true;
+		s->down_status = cqe->status;
 		(void)duo_fail(s, cqe->text);
 		break;
 	case PROV_IMM:
@@ -107,10 +108,19 @@ static bool join(struct duo_side *s, uint32_t who)
 	return s->up;
 }
 
+static bool refused(struct duo_side *s, uint32_t who)
+{
+	if (join(s, who))
+		return duo_fail(s, "the path has come up");
+	return s->down && s->down_status == WIMM_E_PEER_REFUSED;
+}
+
 static bool be_a(const struct duo *duo, struct duo_side *s)
 {
 	if (duo->before_a && !duo->before_a(s))
 		return false;
+	if (duo->refused)
+		return refused(s, 0);
 	return join(s, 0) && duo->act_a(s);
 }
 
@@ -119,6 +129,8 @@ static bool be_b(const struct duo *duo, struct duo_side *s)
 	atomic_store(&s->shared->pid_b, getpid());
 	if (duo->before_b && !duo->before_b(s))
 		return false;
+	if (duo->refused)
+		return refused(s, 1);
 	if (!join(s, 1))
 		return false;
 	while (!atomic_load(&s->shared->over)) {

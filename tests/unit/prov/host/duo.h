@@ -36,6 +36,7 @@ struct duo_side {
 	uint8_t *mem;
 	bool up;
 	bool down;
+	wimm_status down_status;
 	uint64_t done_ok;
 	uint64_t cancelled;
 	uint64_t cancelled_sent;
@@ -51,6 +52,7 @@ struct duo {
 	duo_fn act_a; /* once the path is up */
 	duo_fn end_b; /* NULL: nothing; when a has ended */
 	bool b_in_pid_namespace;
+	bool refused; /* the path ends instead of coming up, on both sides; act_a is not run */
 };
 
 /* Runs both and fails the test unless both end well. */

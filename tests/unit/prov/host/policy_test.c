@@ -141,6 +141,15 @@ static bool be_another(struct duo_side *s)
 	return be_user(s, 65534);
 }
 
+/* Nobody is let in, and a hello may take far longer than the test. */
+static bool be_strict(struct duo_side *s)
+{
+	if (config_set("hello_timeout_ms", "3600000") != WIMM_OK)
+		return duo_fail(s, "setting");
+	return be_user(s, 65534) && (config_set("host_any_uid", "0") == WIMM_OK ||
+	                             duo_fail(s, "setting"));
+}
+
 static bool ring_only(struct duo_side *s)
 {
 	return config_set("host_way", "ring") == WIMM_OK || duo_fail(s, "setting");
@@ -154,7 +163,8 @@ static void need_root(void)
 
 static void run(duo_fn before_a, duo_fn before_b, duo_fn act_a)
 {
-	duo_run(&(struct duo){ before_a, before_b, act_a, all_landed, false });
+	duo_run(&(struct duo){ .before_a = before_a, .before_b = before_b, .act_a = act_a,
+	                       .end_b = all_landed });
 }
 
 static void policy_nothing_forbidden_is_fetched(void **state)
@@ -211,12 +221,22 @@ static void policy_other_user_takes_the_ring_when_let_in(void **state)
 	run(be_someone, be_another, forbidden);
 }
 
+static void policy_other_user_is_turned_away_at_once(void **state)
+{
+	/* Goal: a dialler of another user, that would let us in, is refused; neither side waits for
+	 * the end of the hello. */
+	(void)state;
+	need_root();
+	duo_run(&(struct duo){ .before_a = be_someone, .before_b = be_strict, .refused = true });
+}
+
 static void policy_other_pid_namespace_takes_the_ring(void **state)
 {
 	/* Goal: a receiver that cannot name the sender is noticed. */
 	(void)state;
 	need_root();
-	duo_run(&(struct duo){ NULL, NULL, unnameable, all_landed, true });
+	duo_run(&(struct duo){ .act_a = unnameable, .end_b = all_landed,
+	                       .b_in_pid_namespace = true });
 }
 
 static void policy_yama_takes_the_ring(void **state)
@@ -246,6 +266,7 @@ int main(void)
 		cmocka_unit_test(policy_filtered_calls_take_the_ring),
 		cmocka_unit_test(policy_setting_keeps_the_call_from_being_made),
 		cmocka_unit_test(policy_other_user_takes_the_ring_when_let_in),
+		cmocka_unit_test(policy_other_user_is_turned_away_at_once),
 		cmocka_unit_test(policy_other_pid_namespace_takes_the_ring),
 		cmocka_unit_test(policy_yama_takes_the_ring),
 	};
