@@ -6,6 +6,7 @@
 int info_main(int argc, char **argv);
 int perf_main(int argc, char **argv);
 int kv_main(int argc, char **argv);
+int kv_bench_main(int argc, char **argv);
 int check_main(int argc, char **argv);
 
 #endif

@@ -3,6 +3,7 @@
 #include "commands.h"
 
 #include "lib/launch.h"
+#include "lib/models.h"
 #include "lib/report.h"
 #include "lib/run.h"
 #include "lib/util.h"
@@ -27,23 +28,6 @@ enum {
 	KEY_BUFFER,
 };
 
-/* What a token keeps in one layer: K and V of every head, or one latent vector for both (MLA). */
-struct model {
-	const char *name;
-	uint32_t layers;
-	uint32_t kv_heads; /* 1 with MLA */
-	uint32_t head_dim;
-	uint32_t segments; /* of a page: 2, K and V; 1 with MLA */
-	uint32_t page_tokens;
-};
-
-static const struct model models[] = {
-	{ "llama-3.1-8b", 32, 8, 128, 2, 16 }, { "llama-3.1-70b", 80, 8, 128, 2, 16 },
-	{ "qwen3-8b", 36, 8, 128, 2, 16 },     { "qwen3-235b", 94, 4, 128, 2, 16 },
-	{ "deepseek-v3", 61, 1, 576, 1, 64 },  { "smollm2-135m", 30, 3, 64, 2, 16 },
-};
-#define MODEL_COUNT (sizeof(models) / sizeof(models[0]))
-
 struct kv {
 	struct launch launch;
 	struct spec spec;
@@ -61,8 +45,8 @@ struct kv {
 static const struct argp_option options[] = {
 	{ NULL, 0, NULL, 0, "The cache:", 1 },
 	{ "model", KEY_MODEL, "NAME", 0,
-	  "llama-3.1-8b (default), llama-3.1-70b, qwen3-8b, qwen3-235b, deepseek-v3, "
-	  "smollm2-135m",
+	  "llama-3.1-8b (default), llama-3.1-70b, qwen3-8b, qwen3-235b-a22b, deepseek-v3, "
+	  "gpt-oss-120b, smollm2-135m",
 	  1 },
 	{ "tokens", KEY_TOKENS, "N", 0, "length of the prompt; 4096", 1 },
 	{ "page-tokens", KEY_PAGE_TOKENS, "N", 0, "tokens a page; 16, for deepseek-v3 64", 1 },
@@ -90,11 +74,11 @@ static uint64_t count_arg(struct argp_state *state, const char *what, const char
 
 static const struct model *model_arg(struct argp_state *state, const char *arg)
 {
-	for (size_t i = 0; i < MODEL_COUNT; i++)
-		if (strcmp(models[i].name, arg) == 0)
-			return &models[i];
-	argp_error(state, "model \"%s\" is unknown; --help lists those there are", arg);
-	return &models[0];
+	const struct model *model = model_find(arg);
+
+	if (model == NULL)
+		argp_error(state, "model \"%s\" is unknown; --help lists those there are", arg);
+	return model;
 }
 
 static void dtype_arg(struct kv *kv, struct argp_state *state, const char *arg)
@@ -239,19 +223,29 @@ int kv_main(int argc, char **argv)
 	static const struct argp argp = {
 		options,
 		parse,
-		"[HOST]",
+		"[HOST]\nbench [OPTION...]",
 		"Move the K/V cache of a model's shape: one paged write a layer, one "
 		"immediate a page and segment, pages in a random order.\v"
-		"Without HOST it waits for a client; with one it is the client.",
+		"Without HOST it waits for a client; with one it is the client. wimm kv bench "
+		"moves whole prompts between processes of many ranks; see its --help.",
 		children,
 		NULL,
 		NULL
 	};
-	struct kv *kv = must_alloc(1, sizeof(*kv));
-	struct run_result *result = must_alloc(1, sizeof(*result));
+	struct kv *kv;
+	struct run_result *result;
+
+	if (argc > 1 && strcmp(argv[1], "bench") == 0) {
+		static char name[] = "wimm kv bench"; /* as its messages begin */
+
+		argv[1] = name;
+		return kv_bench_main(argc - 1, argv + 1);
+	}
+	kv = must_alloc(1, sizeof(*kv));
+	result = must_alloc(1, sizeof(*result));
 
 	launch_init(&kv->launch);
-	kv->model = &models[0];
+	kv->model = model_default();
 	kv->tokens = 4096;
 	kv->tp = 1;
 	kv->requests = 1;
