@@ -322,12 +322,14 @@ static void check_prompt(struct run *run, const struct rec *rec)
 }
 
 /* Of a peer that has died no operation says that a path alone was lost: whether it lives was asked
- * first. An answer from before its death may still be on the way for a while. E_NIC_LOST is another
- * matter: the path of a write that waits may have been lost long before. */
+ * first. An answer from before its death may still be on the way for a while, or wait for a node
+ * that is driven rarely. E_NIC_LOST is another matter: the path of a write that waits may have been
+ * lost long before. */
 static void check_blame(struct run *run, const struct rec *rec)
 {
 	const struct run *r = run;
-	uint64_t slack_ns = 2 * r->cfg.max_delay_ns + r->cfg.ctl_delay_ns + 50 * US;
+	uint64_t slack_ns = 2 * r->cfg.max_delay_ns + r->cfg.ctl_delay_ns +
+	                    r->node[rec->node].lazy_ns + 50 * US;
 	uint64_t last_ns = 0;
 
 	if (rec->status != WIMM_E_PATH_LOST || r->node[rec->node].closing ||
