@@ -27,11 +27,13 @@
 
 #include <errno.h>
 #include <semaphore.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -572,6 +574,8 @@ int main(int argc, char **argv)
 	child = fork();
 	if (child < 0)
 		bench_die("fork");
+	if (child == 0)
+		(void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* it may be polling */
 	run(&s, child == 0);
 	if (child == 0)
 		_exit(0);

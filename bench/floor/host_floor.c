@@ -14,11 +14,13 @@
 
 #include "../util.h"
 
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -249,6 +251,7 @@ int main(int argc, char **argv)
 	if (child < 0)
 		bench_die("fork");
 	if (child == 0) {
+		(void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* it may be polling */
 		run(&o, s, mem, true);
 		_exit(0);
 	}
