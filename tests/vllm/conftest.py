@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 ENV = Path(os.environ.get("WIMM_VLLM_ENV", Path.home() / ".cache" / "wimm-vllm"))
 PYTHON = ENV / "bin" / "python"
-DEADLINE_S = 240
+DEADLINE_S = int(os.environ.get("WIMM_TEST_DEADLINE_S", 240))
 
 
 def environ(**more):
@@ -70,6 +70,10 @@ class Instance:
             if one is None:
                 pytest.fail(f"the instance ended before {event} {match}\n{self.tail()}")
             self._events.append(one)
+
+    def seen(self):
+        """What was said and not waited for."""
+        return list(self._events)
 
     def ready(self):
         said = self.wait("ready")

@@ -25,11 +25,19 @@ class Faults:
         self.worker = worker
         self.source = worker.saves._source
         self.layer_done = worker.saves.layer_done
+        self.cancelled = worker.saves.cancelled
+        self.held = []
         self.go = threading.Event()
 
     def clear(self):
-        self.worker.saves._source, self.worker.saves.layer_done = self.source, self.layer_done
+        saves = self.worker.saves
+        saves._source, saves.layer_done = self.source, self.layer_done
+        saves.cancelled = self.cancelled
         self.go.set()
+        for args in self.held:
+            with self.worker.lock:
+                self.cancelled(*args)
+        self.held = []
 
     def drop(self):
         """No page's bytes are sent: the null block goes in its place, every immediate arrives."""
@@ -54,11 +62,14 @@ class Faults:
 
         self.worker.saves.layer_done = layer_done
 
-    def stop_after_layer(self, layer):
-        """The forward pass stands still there, until "go" comes."""
+    def stop_after_layer(self, layer, passes=1):
+        """A forward pass stands still there, until "go" comes: the n-th of a prompt."""
+        left = [passes]
+
         def layer_done(index):
             self.layer_done(index)
-            if index == layer and self.worker.saves._active:
+            left[0] -= index == layer and bool(self.worker.saves._active)
+            if index == layer and left[0] == 0:
                 say("stopped")
                 self.go.wait(60)
 
@@ -66,33 +77,47 @@ class Faults:
         self.worker.saves.layer_done = layer_done
 
 
+    def hold_cancels(self):
+        """Nobody is told that nothing writes for them any more, until this is cleared."""
+        def cancelled(*args):
+            self.held.append(args)
+            say("cancel held")
+
+        self.worker.saves.cancelled = cancelled
+
+
 class Instance:
     def __init__(self, options):
         from vllm import LLM
         from vllm.distributed.kv_transfer import get_kv_transfer_group
 
-        extra = options.pop("extra", {})
+        extra, on_failure = options.pop("extra", {}), options.pop("on_failure", "recompute")
         self.llm = LLM(**{
             "dtype": "float32", "enforce_eager": True, "max_model_len": 1024, "max_num_seqs": 8,
             "max_num_batched_tokens": 1024, "seed": 0, "kv_cache_memory_bytes": 64 << 20,
             "enable_prefix_caching": False, **options, "kv_transfer_config": {
                 "kv_connector": "WimmConnector", "kv_connector_module_path": "wimm.vllm",
                 "kv_role": "kv_both",
-                "kv_load_failure_policy": options.pop("on_failure", "recompute"),
+                "kv_load_failure_policy": on_failure,
                 "kv_connector_extra_config": {"nics": "127.0.0.1:0", **extra}}})
         self.engine = self.llm.llm_engine
         self.scheduler = self.engine.engine_core.engine_core.scheduler
         self.worker = get_kv_transfer_group()._worker
         self.faults = Faults(self.worker)
         self.commands = queue.Queue()
-        self.sums = {}     # by transfer: of the pages, layer by layer
-        self.blocks = {}   # by transfer
+        self.sums = {}    # by transfer: of the pages, layer by layer
+        self.blocks = {}  # by transfer
         self._watch()
 
     def _watch(self):
-        """Note where pages lie, and what they hold when a load is reported."""
+        """Note where pages lie and what they hold, when all are there and when all have gone."""
         loads, saves = self.worker.loads, self.worker.saves
-        report, begin = loads._report, saves.begin
+        report, drop, opened = loads._report, saves._drop_if_over, saves._open
+
+        def opens(job, request):
+            done = opened(job, request)
+            say("serving", transfer=job.transfer, final=job.final, layers=saves._layers_done)
+            return done
 
         def reported(loading):
             load = loading.load
@@ -102,12 +127,13 @@ class Instance:
                 first_token=load.first_token)
             report(loading)
 
-        def began(step):
-            for save in step.saves:
-                self.blocks.setdefault(save.transfer, []).extend(save.blocks)
-            begin(step)
+        def dropped(job):
+            if job.held_since is not None and job.over() and job.transfer not in self.sums:
+                self.blocks[job.transfer] = list(job.blocks)
+                self.sums[job.transfer] = self.sums_of(job.blocks)
+            drop(job)
 
-        loads._report, saves.begin = reported, began
+        loads._report, saves._drop_if_over, saves._open = reported, dropped, opens
 
     def sums_of(self, blocks):
         tensors = self.worker.shape.keep
@@ -134,11 +160,13 @@ class Instance:
                 states=[r.status.name for r in self.scheduler.requests.values()])
         elif name == "sums":
             transfer = args["transfer"]
-            if transfer not in self.sums:
-                self.sums[transfer] = self.sums_of(self.blocks[transfer])
             say("sums", sums=self.sums[transfer], blocks=self.blocks[transfer])
+        elif name == "reset":
+            self.llm.reset_prefix_cache()
+            say("reset")
         elif name == "fault":
-            self.faults.clear()
+            if not args.pop("keep", False):
+                self.faults.clear()
             getattr(self.faults, args.pop("kind"))(**args)
             say("fault")
         else:
