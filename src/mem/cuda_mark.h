@@ -3,7 +3,7 @@
 #define MEM_CUDA_MARK_H
 
 /* Points in other people's streams, and streams of our own that they may order their work before.
- * docs/decisions/0012-streams.md has the reasons. Thread: any. */
+ * docs/decisions/0014-streams.md has the reasons. Thread: any. */
 
 #include "mem/cuda.h"
 

@@ -36,6 +36,8 @@ def test_readmes_of_src_name_files_and_folders_that_are_there():
 def test_every_decision_is_linked_from_the_architecture():
     linked = re.findall(r"\(decisions/([\w.-]+)\)", architecture("Decisions"))
     assert linked == sorted(path.name for path in (ROOT / "docs" / "decisions").glob("*.md"))
+    numbers = [name.split("-")[0] for name in linked]
+    assert len(set(numbers)) == len(numbers), "two decisions have one number"
 
 
 def test_every_invariant_names_what_holds_it():
