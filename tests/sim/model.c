@@ -323,8 +323,8 @@ static void check_prompt(struct run *run, const struct rec *rec)
 
 /* Of a peer that has died no operation says that a path alone was lost: whether it lives was asked
  * first. An answer from before its death may still be on the way for a while, or wait for a node
- * that is driven rarely. E_NIC_LOST is another matter: the path of a write that waits may have been
- * lost long before. */
+ * that is driven rarely; and who cancels does not wait for it. E_NIC_LOST is another matter: the
+ * path of a write that waits may have been lost long before. */
 static void check_blame(struct run *run, const struct rec *rec)
 {
 	const struct run *r = run;
@@ -334,7 +334,7 @@ static void check_blame(struct run *run, const struct rec *rec)
 
 	if (rec->status != WIMM_E_PATH_LOST || r->node[rec->node].closing ||
 	    r->node[rec->node].nics_dead != 0 || r->node[rec->node].frozen_ns != 0 ||
-	    rec->slot_count == 0)
+	    rec->slot_count == 0 || rec->cancel_ns != 0)
 		return;
 	for (uint32_t i = 0; i < rec->slot_count; i++) {
 		const struct node *to = &r->node[r->slot[rec->slot + i].node];
