@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Requests given up in mid-transfer, whose pages the next request takes at once. */
+#include "kv/pair.h"
+
+#include <string.h>
+
+#include <wimm/imm.h>
+
+#define PAGES  5
+#define TOKENS 20
+
+static const uint32_t first_src[] = { 9, 2, 14, 0, 7 };
+static const uint32_t second_src[] = { 1, 3, 5, 4, 6 };
+static const uint32_t dst[] = { 3, 15, 0, 8, 5 };
+
+struct request {
+	struct kv_result got, sent;
+	struct wimm_kv_receiver *receiver;
+	struct wimm_kv_sender *sender;
+};
+
+static void begin(struct kv_pair *p, wimm_peer peer, struct request *q, const uint32_t *src)
+{
+	struct wimm_kv_receive_opts r = kv_receive_opts(&q->got, TOKENS, dst, PAGES);
+	struct wimm_kv_send_opts o;
+	struct wimm_error_info error = { 0 };
+
+	r.peers = &peer;
+	r.peer_count = 1;
+	if (wimm_kv_receiver_open(p->decode[0].cache, &r, &q->receiver, &error) != WIMM_OK)
+		fail_msg("receiver: %s", error.text);
+	o = kv_send_opts(&q->sent, q->receiver, src, PAGES);
+	if (wimm_kv_sender_open(p->prefill[0].cache, &o, &q->sender, &error) != WIMM_OK)
+		fail_msg("sender: %s", error.text);
+}
+
+static bool is_quiet(void *arg)
+{
+	return wimm_flag_load(arg) != 0;
+}
+
+static bool has_ended(void *arg)
+{
+	return kv_there(arg);
+}
+
+/* One of both sides gives up; when the library says so the pages are the caller's. */
+static void cancel(struct kv_pair *p, struct request *q, bool by_sender)
+{
+	uint64_t flag = 0;
+	const struct wimm_on_done quiet = { .flag = &flag };
+
+	if (by_sender)
+		assert_ok(wimm_kv_sender_fail(q->sender, WIMM_E_CANCELLED, "aborted"));
+	assert_ok(wimm_kv_receiver_close(&q->receiver, &quiet));
+	kv_until(p, is_quiet, &flag);
+	assert_int_equal(wimm_flag_load(&flag), 1);
+}
+
+static void case_28_cancelled_request_leaves_its_pages_to_the_next(void **state)
+{
+	/* Goal: with delayed, reordered writes a request is given up, by either side, after any of
+	 * its steps; once its pages are reported free no byte of it lands in them any more, and the
+	 * request that reuses them at once is exact. */
+	const struct sim_cfg sim = { .seed = test_seed(28), .max_delay_ns = 300000 };
+	struct kv_pair p = { .max_requests = 64 };
+	struct wimm_net_addr addr;
+	wimm_peer peer = 0;
+	uint32_t cancelled = 0;
+
+	(void)state;
+	kv_open(&p, 1, 1, &sim, NULL);
+	kv_fill(&p.prefill[0], 3);
+	assert_ok(wimm_main_address(p.prefill[0].engine, &addr));
+	assert_ok(wimm_add_peer(p.decode[0].engine, &addr, NULL, &peer));
+	for (unsigned round = 0; round < 200 * test_scale(); round++) {
+		struct request one = { 0 }, two = { 0 };
+
+		begin(&p, peer, &one, first_src);
+		wimm_kv_sender_bump(one.sender, 1 + round % 4);
+		cancel(&p, &one, round % 3 == 2);
+		memset(p.decode[0].mem, 0xee, p.decode[0].bytes);
+		if (round % 2 == 0) { /* nobody writes: not even later */
+			kv_until(&p, has_ended, &one.sent);
+			kv_check_pages(&p, 0, first_src, dst, 0);
+		}
+		begin(&p, peer, &two, second_src);
+		wimm_kv_sender_bump(two.sender, 4);
+		kv_wait(&p, &two.got, WIMM_OK);
+		kv_wait(&p, &two.sent, WIMM_OK);
+		kv_until(&p, has_ended, &one.sent);
+		kv_until(&p, has_ended, &one.got);
+		kv_check_pages(&p, 0, second_src, dst, PAGES);
+		cancelled += one.got.status < 0;
+		assert_ok(wimm_kv_sender_close(&one.sender));
+		assert_ok(wimm_kv_sender_close(&two.sender));
+		assert_ok(wimm_kv_receiver_close(&two.receiver, NULL));
+		memset(p.decode[0].mem, 0xee, p.decode[0].bytes);
+	}
+	/* Some had all they needed before they were given up; most had not. */
+	assert_true(cancelled > 50);
+	kv_close(&p);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(case_28_cancelled_request_leaves_its_pages_to_the_next),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
