@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Instructions of the core from the submission of a request to its post, on the calling thread of a
- * caller-driven engine over a provider that does nothing (stub.c). Run under
+/* Instructions of the core from the submission of a request to its post, on the calling thread of
+ * a caller-driven engine over a provider that does nothing (stub.c), or over verbs and a library
+ * below it that does nothing (stub_verbs.c). Run under
  * "valgrind --tool=callgrind --collect-atstart=no", which counts between the two marks only:
  *
  *   cost write N          N single writes
  *   cost paged PAGES N    N requests of PAGES pages, up to the post of the last page
  *   cost scatter ENTRIES N
+ *   cost group ENTRIES N  N scatters to that group of peers, each an engine of its own
  *
  * Two sizes give the cost of a further page. bench/run does that. */
 
@@ -20,9 +22,11 @@
 #include <string.h>
 #include <valgrind/callgrind.h>
 
-enum { PAGE_BYTES = 4096, PAGES_MAX = 8192, WARMUP = 20 };
+enum { PAGE_BYTES = 4096, PAGES_MAX = 8192, WARMUP = 20, PEERS_MAX = 32 };
 
-static struct wimm_engine *engine[2];
+static struct wimm_engine *engine[1 + PEERS_MAX]; /* the first one writes to the others */
+static uint32_t engines;
+static struct wimm_peer_group *group;
 static struct wimm_mr *source;
 static struct wimm_remote_mr *target;
 static uint32_t indices[PAGES_MAX];
@@ -41,8 +45,8 @@ static void must(wimm_status status, const char *what)
 
 static void step_all(void)
 {
-	must(wimm_progress(engine[0], NULL), "progress");
-	must(wimm_progress(engine[1], NULL), "progress");
+	for (uint32_t i = 0; i < engines; i++)
+		must(wimm_progress(engine[i], NULL), "progress");
 }
 
 static void on_done(void *context, const struct wimm_done *done)
@@ -52,27 +56,53 @@ static void on_done(void *context, const struct wimm_done *done)
 	settled++;
 }
 
-static void open_all(void)
+/* An engine whose region is there to be written to. */
+static struct wimm_remote_mr *open_target(const struct wimm_engine_opts *opts, uint8_t *memory,
+                                          uint64_t len_bytes)
 {
-	struct wimm_engine_opts opts = WIMM_ENGINE_OPTS_INIT;
+	struct wimm_engine_opts o = *opts;
+	struct wimm_remote_mr *remote;
 	struct wimm_mr_desc desc;
 	struct wimm_mr *mr;
+
+	o.nics = stub_nic(engines);
+	must(wimm_engine_open(&o, &engine[engines]), "open");
+	must(wimm_reg_mr(engine[engines++], memory, len_bytes, NULL, &mr), "reg_mr");
+	must(wimm_mr_get_desc(mr, &desc), "desc");
+	must(wimm_open_remote_mr(engine[0], &desc, &remote), "remote");
+	return remote;
+}
+
+static void open_group(const struct wimm_engine_opts *opts, uint8_t *memory, uint32_t count)
+{
+	wimm_peer peer[PEERS_MAX];
+
+	for (uint32_t i = 0; i < count; i++) {
+		if (i > 0)
+			entries[i].dst = open_target(opts, memory, PAGE_BYTES);
+		entries[i].dst_offset_bytes = 0;
+		peer[i] = wimm_remote_mr_peer(entries[i].dst);
+	}
+	must(wimm_add_peer_group(engine[0], peer, count, &group), "group");
+}
+
+static void open_all(uint32_t group_peers)
+{
+	struct wimm_engine_opts opts = WIMM_ENGINE_OPTS_INIT;
 	uint8_t *memory = calloc(2 * PAGES_MAX, PAGE_BYTES);
 
 	if (memory == NULL)
 		exit(1);
-	opts.provider = "sim";
+	opts.provider = stub_provider;
+	opts.nics = stub_nic(0);
 	opts.progress = WIMM_PROGRESS_CALLER;
 	opts.peer_timeout_ms = 3600000; /* valgrind is slow, and nobody writes back */
-	must(wimm_engine_open(&opts, &engine[0]), "open");
-	must(wimm_engine_open(&opts, &engine[1]), "open");
+	opts.heartbeat_ms = 1800000;
+	must(wimm_engine_open(&opts, &engine[engines++]), "open");
 	must(wimm_reg_mr(engine[0], memory, (uint64_t)PAGES_MAX * PAGE_BYTES, NULL, &source),
 	     "reg_mr");
-	must(wimm_reg_mr(engine[1], memory + (uint64_t)PAGES_MAX * PAGE_BYTES,
-	                 (uint64_t)PAGES_MAX * PAGE_BYTES, NULL, &mr),
-	     "reg_mr");
-	must(wimm_mr_get_desc(mr, &desc), "desc");
-	must(wimm_open_remote_mr(engine[0], &desc, &target), "remote");
+	memory += (uint64_t)PAGES_MAX * PAGE_BYTES;
+	target = open_target(&opts, memory, (uint64_t)PAGES_MAX * PAGE_BYTES);
 	for (uint32_t i = 0; i < PAGES_MAX; i++) {
 		indices[i] = (i * 5 + 3) % PAGES_MAX;
 		entries[i] = (struct wimm_scatter_entry){
@@ -82,6 +112,8 @@ static void open_all(void)
 			.len_bytes = PAGE_BYTES,
 		};
 	}
+	if (group_peers > 0)
+		open_group(&opts, memory, group_peers);
 }
 
 /* What the request looks like is the caller's business; the count begins with the call. */
@@ -132,8 +164,15 @@ static void submit_scatter(uint64_t count)
 	w.src = source;
 	w.entries = entries;
 	w.count = count;
+	w.group = group;
 	count_from_here();
 	must(wimm_submit_scatter(engine[0], &w, &done, NULL), "submit");
+}
+
+static void aside(void)
+{
+	if (counting)
+		CALLGRIND_TOGGLE_COLLECT;
 }
 
 static void reached(void)
@@ -149,44 +188,53 @@ static void one(void (*submit)(uint64_t count), uint64_t count, bool count_it)
 	uint64_t before = settled;
 	uint64_t end = stub_posted() + count;
 
-	stub_arm(count, reached);
-	stub_hold(true);
+	stub_arm(count, reached, aside);
+	stub_hold(count_it);
 	counting = count_it;
 	submit(count);
 	while (stub_posted() < end) {
 		must(wimm_progress(engine[0], NULL), "progress");
-		if (!count_it) /* the session is set up meanwhile */
-			must(wimm_progress(engine[1], NULL), "progress");
+		if (!count_it) /* the sessions are set up meanwhile */
+			step_all();
 	}
 	stub_hold(false);
 	while (settled == before)
 		step_all();
 }
 
+static void (*submit_of(const char *kind))(uint64_t count)
+{
+	if (strcmp(kind, "write") == 0)
+		return submit_write;
+	if (strcmp(kind, "paged") == 0)
+		return submit_paged;
+	if (strcmp(kind, "scatter") == 0 || strcmp(kind, "group") == 0)
+		return submit_scatter;
+	return NULL;
+}
+
 int main(int argc, char **argv)
 {
 	const char *kind = argc > 1 ? argv[1] : "";
-	bool single = strcmp(kind, "write") == 0;
-	void (*submit)(uint64_t count) = single                         ? submit_write
-	                                 : strcmp(kind, "paged") == 0   ? submit_paged
-	                                 : strcmp(kind, "scatter") == 0 ? submit_scatter
-	                                                                : NULL;
+	void (*submit)(uint64_t count) = submit_of(kind);
+	bool to_group = strcmp(kind, "group") == 0;
 	uint64_t count = 1;
 	int runs;
 
-	if (submit == NULL || argc != (single ? 3 : 4)) {
-		(void)fprintf(stderr, "usage: cost write N | paged PAGES N | scatter ENTRIES N\n");
+	if (submit == NULL || argc != (submit == submit_write ? 3 : 4)) {
+		(void)fprintf(stderr, "usage: cost write N | paged PAGES N | scatter ENTRIES N | "
+		                      "group ENTRIES N\n");
 		return 2;
 	}
-	if (!single)
+	if (submit != submit_write)
 		count = strtoull(argv[2], NULL, 10);
 	runs = atoi(argv[argc - 1]);
-	if (count == 0 || count > PAGES_MAX || runs < 1)
+	if (count == 0 || count > (to_group ? PEERS_MAX : PAGES_MAX) || runs < 1)
 		return 2;
-	open_all();
+	open_all(to_group ? (uint32_t)count : 0);
 	for (int i = 0; i < WARMUP + runs; i++)
 		one(submit, count, i >= WARMUP);
-	must(wimm_engine_close(&engine[0]), "close");
-	must(wimm_engine_close(&engine[1]), "close");
+	for (uint32_t i = 0; i < engines; i++)
+		must(wimm_engine_close(&engine[i]), "close");
 	return 0;
 }

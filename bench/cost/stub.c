@@ -24,8 +24,17 @@ static uint64_t posted;
 static uint64_t reached_at;
 static void (*reached_fn)(void);
 
-void stub_arm(uint64_t count, void (*reached)(void))
+const char *const stub_provider = "sim";
+
+const char *stub_nic(uint32_t i)
 {
+	(void)i;
+	return NULL;
+}
+
+void stub_arm(uint64_t count, void (*reached)(void), void (*aside)(void))
+{
+	(void)aside;
 	reached_at = posted + count;
 	reached_fn = reached;
 }

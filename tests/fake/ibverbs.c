@@ -287,9 +287,13 @@ static int op_poll(struct ibv_cq *cq_, int max, struct ibv_wc *out)
 	struct cq *cq = (struct cq *)cq_;
 	int n = 0;
 
+	if (fake_knobs.enter)
+		fake_knobs.enter();
 	run_all();
 	while (n < max && cq->head != cq->tail)
 		out[n++] = cq->ring[cq->head++ % cq->depth];
+	if (fake_knobs.leave)
+		fake_knobs.leave();
 	return n;
 }
 
@@ -323,7 +327,7 @@ static int op_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_re
 	return put_recvs(&((struct qp *)qp)->own, wr, bad);
 }
 
-static int op_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+static int take(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
 	struct qp *q = (struct qp *)qp;
 	bool rc = qp->qp_type == IBV_QPT_RC;
@@ -348,6 +352,21 @@ static int op_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_se
 			send_done(q, s, IBV_WC_WR_FLUSH_ERR);
 	}
 	return 0;
+}
+
+static int op_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+	int code;
+
+	if (fake_knobs.enter)
+		fake_knobs.enter();
+	for (const struct ibv_send_wr *it = wr; it; it = it->next)
+		fake_knobs.writes += it->opcode == IBV_WR_RDMA_WRITE ||
+		                     it->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+	code = take(qp, wr, bad);
+	if (fake_knobs.leave)
+		fake_knobs.leave();
+	return code;
 }
 
 /* --- devices --- */

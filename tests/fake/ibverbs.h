@@ -32,6 +32,10 @@ struct fake_knobs {
 	uint32_t posts;   /* calls of post_send on RC queue pairs */
 	uint32_t wqes;    /* requests in them, and those of them signalled */
 	uint32_t signalled;
+	uint64_t writes; /* posted: other requests are messages and datagrams */
+	/* Called when posting or polling begins and ends, for who counts what lies outside. */
+	void (*enter)(void);
+	void (*leave)(void);
 	void (*event)(uint32_t device, enum fake_event what);
 	uint32_t (*objects)(void); /* queue pairs, regions, ... that are alive */
 };
