@@ -255,7 +255,7 @@ WIMM_API WIMM_MUST_CHECK wimm_status wimm_progress(struct wimm_engine *engine, i
 
 /** Caller-driven mode: sleep until there is something to do or the time is up.
  *  timeout_us: 0 looks only, UINT64_MAX waits without end.
- *  Returns: OK, E_INVAL, E_FORKED.  Thread: as wimm_progress().  Blocks: yes. */
+ *  Returns: OK, E_INVAL, E_IN_CALLBACK, E_FORKED.  Thread: as wimm_progress().  Blocks: yes. */
 WIMM_API WIMM_MUST_CHECK wimm_status wimm_progress_wait(struct wimm_engine *engine,
 							uint64_t timeout_us);
 

@@ -5,12 +5,20 @@
 #include "base/config.h"
 #include "plat/clock.h"
 
-/* The engine whose callback this thread is in, and whether it may take more. */
-static _Thread_local const struct wimm_engine *in_callback_of PLAT_TLS_SMALL;
+/* The engines whose callbacks this thread is in, the innermost first: a callback of one may drive
+ * another, whose callback may call the first again. */
+struct nesting {
+	const struct wimm_engine *engine;
+	const struct nesting *outer;
+};
+static _Thread_local const struct nesting *in_callbacks_of PLAT_TLS_SMALL;
 
 bool engine_in_callback(const struct wimm_engine *engine)
 {
-	return in_callback_of == engine;
+	for (const struct nesting *n = in_callbacks_of; n != NULL; n = n->outer)
+		if (n->engine == engine)
+			return true;
+	return false;
 }
 
 void deliver_push(struct wimm_engine *engine, struct delivery *d)
@@ -22,13 +30,13 @@ void deliver_push(struct wimm_engine *engine, struct delivery *d)
 
 uint32_t deliver_run(struct wimm_engine *engine, uint32_t max)
 {
-	const struct wimm_engine *outer;
+	struct nesting here = { .engine = engine };
 	uint32_t n = 0;
 
 	if (mpsc_empty_hint(&engine->deliveries))
 		return 0;
-	outer = in_callback_of;
-	in_callback_of = engine;
+	here.outer = in_callbacks_of;
+	in_callbacks_of = &here;
 	while (n < max) {
 		struct mpsc_node *node = mpsc_pop(&engine->deliveries);
 		struct delivery *d;
@@ -39,7 +47,7 @@ uint32_t deliver_run(struct wimm_engine *engine, uint32_t max)
 		d->run(d);
 		n++;
 	}
-	in_callback_of = outer;
+	in_callbacks_of = here.outer;
 	return n;
 }
 

@@ -40,6 +40,8 @@ wimm_status wimm_progress_wait(struct wimm_engine *engine, uint64_t timeout_us)
 
 	if (st != WIMM_OK)
 		return st;
+	if (engine_in_callback(engine)) /* what it would wait for is only done after that */
+		return WIMM_E_IN_CALLBACK;
 	if (timeout_us == 0) {
 		worker_arm(&engine->worker, mpsc_empty_hint(&engine->deliveries));
 		return WIMM_OK;

@@ -505,6 +505,56 @@ static void callbacks_of_one_engine_run_one_at_a_time(void **state)
 	assert_int_equal(alone->worst, 1);
 }
 
+struct nested {
+	struct node *outer, *inner;
+	uint32_t ran;
+	wimm_status progressed, waited, closed;
+};
+
+static void call_outer_again(void *context, const struct wimm_done *done)
+{
+	struct nested *n = context;
+	struct wimm_engine *again = n->outer->engine;
+
+	(void)done;
+	n->progressed = wimm_progress(again, NULL);
+	n->waited = wimm_progress_wait(again, 1);
+	n->closed = wimm_engine_close(&again);
+	n->ran++;
+}
+
+static void drive_inner(void *context, const struct wimm_done *done)
+{
+	struct nested *n = context;
+	(void)done;
+	for (uint64_t end_ms = wait_end_ms(); n->ran == 0; wait_more(end_ms, "the inner callback"))
+		assert_ok(wimm_progress(n->inner->engine, NULL));
+	n->ran++;
+}
+
+/* Goal: a callback of one engine drives another; in a callback of that the first is still inside
+ * its own, and is not closed under it. */
+static void callback_within_another_engines_callback_is_inside_both(void **state)
+{
+	struct wimm_engine_opts o = node_opts();
+	struct nested n = { 0 };
+	struct wimm_on_done outer = { .fn = drive_inner, .context = &n };
+	struct wimm_on_done inner = { .fn = call_outer_again, .context = &n };
+	struct wimm_expect_opts soon = WIMM_EXPECT_OPTS_INIT;
+
+	(void)state;
+	n.outer = node_open_apart(&o, 0);
+	n.inner = node_open_apart(&o, 0);
+	soon.deadline_us = 1;
+	assert_ok(wimm_expect_imm_count(n.inner->engine, 1, 1, &soon, &inner, NULL));
+	assert_ok(wimm_expect_imm_count(n.outer->engine, 1, 1, &soon, &outer, NULL));
+	for (uint64_t end_ms = wait_end_ms(); n.ran < 2; wait_more(end_ms, "both callbacks"))
+		assert_ok(wimm_progress(n.outer->engine, NULL));
+	assert_status(n.progressed, WIMM_E_IN_CALLBACK);
+	assert_status(n.waited, WIMM_E_IN_CALLBACK);
+	assert_status(n.closed, WIMM_E_IN_CALLBACK);
+}
+
 static const struct contract_case cases[] = {
 	CASE(chain_of_callbacks_case_25_keeps_the_stack_flat),
 	CASE(receive_callback_case_25_sends_a_reply),
@@ -512,5 +562,6 @@ static const struct contract_case cases[] = {
 	CASE(callback_during_close_may_call_everything),
 	CASE_ONLY(slow_callback_stops_no_flag_and_no_heartbeat, ONLY_THREADS),
 	CASE(callbacks_of_one_engine_run_one_at_a_time),
+	CASE_ONLY(callback_within_another_engines_callback_is_inside_both, ONLY_DRIVEN),
 };
 GROUP(callback, cases);
