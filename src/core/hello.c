@@ -255,6 +255,10 @@ void hello_arrived(struct worker *w, struct ctl *c, const struct wire_msg *m)
 /* The peer known by address only is the one known by instance: one session serves both. */
 static void merge(struct worker *w, struct peer *p, struct peer *real)
 {
+	if (imm_peer_renamed(w->imms, p->slot, real->slot) != WIMM_OK) {
+		peer_down(w, p, WIMM_E_NOMEM, 0, "no memory for what it owes");
+		return;
+	}
 	p->alias = real;
 	memcpy(p->addr.instance, real->addr.instance, WIMM_INSTANCE_BYTES);
 	LIST_FOR_EACH(it, &p->sends) {

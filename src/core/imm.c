@@ -200,6 +200,21 @@ void imm_cancel(struct imm_table *t, struct imm_expect *e, struct list *fired)
 	settle(t, v, fired);
 }
 
+wimm_status imm_peer_renamed(struct imm_table *t, uint32_t from_slot, uint32_t to_slot)
+{
+	struct imm_peer *from = imm_peer_find(t, from_slot), *to;
+
+	if (!from || list_empty(&from->owes))
+		return WIMM_OK;
+	to = imm_peer_get(t, to_slot);
+	if (!to)
+		return WIMM_E_NOMEM;
+	LIST_FOR_EACH(it, &from->owes)
+		LIST_ENTRY(it, struct imm_owes, by_peer)->peer_slot = to_slot;
+	list_splice_back(&to->owes, &from->owes);
+	return WIMM_OK;
+}
+
 uint64_t imm_count(const struct imm_table *t, uint32_t imm)
 {
 	const struct imm_value *v = t->recent;

@@ -59,6 +59,9 @@ wimm_status imm_arrived(struct imm_table *t, uint32_t peer_slot, uint32_t imm, u
 wimm_status imm_expect(struct imm_table *t, struct imm_expect *e, struct list *fired);
 /* Take a waiting expectation out, unlinked; those behind it may fire. */
 void imm_cancel(struct imm_table *t, struct imm_expect *e, struct list *fired);
+/* What is owed by one slot is owed by another from now on: two names of one peer. The first has
+ * delivered nothing. OK or E_NOMEM (nothing has changed). */
+wimm_status imm_peer_renamed(struct imm_table *t, uint32_t from_slot, uint32_t to_slot);
 /* What has arrived of a value and is not taken. */
 uint64_t imm_count(const struct imm_table *t, uint32_t imm);
 /* Drop what is there of a value; returns how many. */

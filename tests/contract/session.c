@@ -432,11 +432,37 @@ static void peer_restarted_at_its_address_is_another_peer(void **state)
 	assert_true(all_are(b2->mem, 64, 0));
 }
 
+/* Goal: what is expected of a peer that is only an address yet fails with the instance that turns
+ * out to be there, which was known. */
+static void owes_of_an_address_fail_with_the_instance_behind_it(void **state)
+{
+	struct node *a = node_open(64), *b = node_open(64);
+	wimm_peer known = peer_of(a, b), by_address = add_by_address(a, b);
+	struct wimm_owes owes[] = { { by_address, 1 }, { known, 1 } };
+	struct wimm_expect_opts opts = WIMM_EXPECT_OPTS_INIT;
+	struct result *one, *both;
+
+	(void)state;
+	opts.owes = owes;
+	opts.owes_count = 1;
+	one = expect_with(a, 1, 1, &opts);
+	opts.owes_count = 2;
+	both = expect_with(a, 2, 2, &opts);
+	wait_event(a, WIMM_PEER_UP, by_address);
+	result_ok(write_imm(b, remote_of(b, a), 0, 0, 8, 2));
+	imm_reaches(a, 2, 1);
+	assert_false(result_there(one));
+	node_close(b);
+	result_is(one, WIMM_E_PEER_LOST);
+	result_is(both, WIMM_E_PEER_LOST);
+}
+
 static const struct contract_case cases[] = {
 	CASE(peer_that_nobody_answers_for_goes_down_by_name),
 	CASE(peer_by_address_alone_comes_up),
 	CASE(peer_by_address_merges_with_the_known_instance),
 	CASE(peer_by_address_merges_while_both_connect),
+	CASE(owes_of_an_address_fail_with_the_instance_behind_it),
 	CASE(open_from_both_sides_at_once_makes_one_session),
 	CASE(engine_that_writes_to_itself_counts_its_own_immediates),
 	CASE(peer_that_says_goodbye_leaves_its_counts),
