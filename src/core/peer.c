@@ -80,17 +80,23 @@ void peer_set_state(struct peer *p, enum peer_state state)
 	                      memory_order_release);
 }
 
-static uint64_t instance_hash(const uint8_t *instance)
+/* Of all bytes: instances come from outside, and one that is another but for its last byte must not
+ * take the other's place. Seeded, so that nobody can make two that do. */
+static uint64_t instance_hash(const struct worker *w, const uint8_t *instance)
 {
-	uint64_t h;
+	uint64_t half[2], x;
 
-	memcpy(&h, instance, sizeof(h)); /* random already */
-	return h;
+	_Static_assert(sizeof(half) == WIMM_INSTANCE_BYTES, "two halves");
+	memcpy(half, instance, sizeof(half));
+	x = half[1] ^ w->by_instance.seed;
+	x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+	x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
+	return half[0] ^ x ^ (x >> 31);
 }
 
 struct peer *peer_by_instance(struct worker *w, const uint8_t *instance)
 {
-	struct peer *p = hash_find_ptr(&w->by_instance, instance_hash(instance));
+	struct peer *p = hash_find_ptr(&w->by_instance, instance_hash(w, instance));
 
 	if (p == NULL || memcmp(p->addr.instance, instance, WIMM_INSTANCE_BYTES) != 0)
 		return NULL;
@@ -99,13 +105,19 @@ struct peer *peer_by_instance(struct worker *w, const uint8_t *instance)
 
 wimm_status peer_index(struct worker *w, struct peer *p)
 {
-	return hash_insert_ptr(&w->by_instance, instance_hash(p->addr.instance), p);
+	uint64_t key = instance_hash(w, p->addr.instance);
+
+	if (hash_find(&w->by_instance, key, NULL))
+		return WIMM_E_BUSY; /* two of 2^64 that are alike: the first stays */
+	return hash_insert_ptr(&w->by_instance, key, p);
 }
 
 static void peer_unindex(struct worker *w, struct peer *p)
 {
-	if (hash_find_ptr(&w->by_instance, instance_hash(p->addr.instance)) == p)
-		(void)hash_remove(&w->by_instance, instance_hash(p->addr.instance));
+	uint64_t key = instance_hash(w, p->addr.instance);
+
+	if (hash_find_ptr(&w->by_instance, key) == p)
+		(void)hash_remove(&w->by_instance, key);
 }
 
 static void peer_reset(struct peer *p)

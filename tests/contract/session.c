@@ -457,12 +457,36 @@ static void owes_of_an_address_fail_with_the_instance_behind_it(void **state)
 	result_is(both, WIMM_E_PEER_LOST);
 }
 
+/* Goal: an address whose instance was damaged at its end is refused by whom it leads to, and costs
+ * the session that stands nothing. */
+static void address_of_nearly_a_peer_leaves_that_peer_alone(void **state)
+{
+	struct node *a = node_open(64), *b = node_open(64);
+	wimm_peer known = peer_of(a, b), damaged;
+	char text[WIMM_NET_ADDR_MAX_TEXT], *last;
+	struct wimm_net_addr addr;
+
+	(void)state;
+	wait_event(a, WIMM_PEER_UP, known);
+	assert_ok(wimm_net_addr_to_string(&b->addr, text, sizeof(text)));
+	last = text + strlen(text) - 1;
+	*last = *last == '0' ? '1' : '0';
+	assert_ok(wimm_net_addr_from_string(text, &addr));
+	assert_ok(wimm_add_peer(a->engine, &addr, NULL, &damaged));
+	wait_event(a, WIMM_PEER_DOWN, damaged);
+	assert_true(peer_of(a, b) == known);
+	result_ok(write_imm(a, remote_of(a, b), 0, 0, 8, 1));
+	assert_int_equal(node_events(a, WIMM_PEER_DOWN), 1);
+	assert_int_equal(node_events(b, WIMM_PEER_DOWN), 0);
+}
+
 static const struct contract_case cases[] = {
 	CASE(peer_that_nobody_answers_for_goes_down_by_name),
 	CASE(peer_by_address_alone_comes_up),
 	CASE(peer_by_address_merges_with_the_known_instance),
 	CASE(peer_by_address_merges_while_both_connect),
 	CASE(owes_of_an_address_fail_with_the_instance_behind_it),
+	CASE(address_of_nearly_a_peer_leaves_that_peer_alone),
 	CASE(open_from_both_sides_at_once_makes_one_session),
 	CASE(engine_that_writes_to_itself_counts_its_own_immediates),
 	CASE(peer_that_says_goodbye_leaves_its_counts),
