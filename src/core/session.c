@@ -15,7 +15,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#define OUTBOX_MAX 8192
+/* Messages to one peer that wait for room on its ctl. More than what the default limits let a
+ * program ask for at a time: each region ended, and each operation begun on a region of its own. */
+#define OUTBOX_MAX 131072
 
 /* Channels that have not said hello. The one that has kept silent for longest makes room. */
 #define STRANGERS_MAX 256
@@ -67,7 +69,9 @@ wimm_status session_send(struct worker *w, struct peer *p, const struct wire_msg
 		return st;
 	if (m->type == WIRE_HEARTBEAT && m->u.marks.id == 0)
 		return WIMM_OK; /* the channel is full of what says as much */
-	o = p->outbox_count < OUTBOX_MAX ? mem_alloc(sizeof(*o) + len) : NULL;
+	if (p->outbox_count >= OUTBOX_MAX)
+		return WIMM_E_LIMIT;
+	o = mem_alloc(sizeof(*o) + len);
 	if (o == NULL)
 		return WIMM_E_NOMEM;
 	o->len_bytes = len;
@@ -88,6 +92,8 @@ void session_say(struct worker *w, struct peer *p, const struct wire_msg *m)
 	st = session_send(w, p, m);
 	if (st == WIMM_E_NOMEM)
 		peer_down(w, p, st, 0, "no memory for a session message to it");
+	else if (st == WIMM_E_LIMIT)
+		peer_down(w, p, st, 0, "%d session messages wait for it already", OUTBOX_MAX);
 	else if (st != WIMM_OK && st != WIMM_AGAIN) /* its last words are still to be read */
 		peer_ending(w, p, true, WIMM_E_PEER_LOST, 0, "cannot send it session messages: %s",
 		            wimm_status_text(st));

@@ -629,8 +629,37 @@ static void pending_pages_finish_under_a_stream_of_new_writes(void **state)
 	result_ok(pages);
 }
 
+/* Goal: a peer that stands still is asked more than a channel holds, thousands of questions at a
+ * time: they wait, and no session is lost over them. */
+static void questions_beyond_a_channel_wait_for_it(void **state)
+{
+	enum { QUESTIONS = 9000 };
+	struct wimm_engine_opts o = node_opts();
+	struct node *a = narrow_open(64, 2 * QUESTIONS), *b = node_open_apart(&o, 64);
+	struct counts *counts = case_memory(sizeof(*counts));
+	struct wimm_on_done done = { .fn = on_counted, .context = counts };
+	wimm_peer known = peer_of(a, b);
+	struct wimm_peer_info info = WIMM_PEER_INFO_INIT;
+
+	(void)state;
+	for (uint64_t end = wait_end_ms(); info.up == 0; wait_more(end, "the session")) {
+		assert_ok(wimm_progress(b->engine, NULL));
+		assert_ok(wimm_peer_get_info(a->engine, known, &info));
+	}
+	for (uint32_t i = 0; i < QUESTIONS; i++)
+		assert_ok(wimm_retire_imm(a->engine, i, &done, NULL));
+	drive_rounds(QUESTIONS / 32); /* a takes all of them, b none */
+	for (uint64_t end = wait_end_ms(); counts->done + counts->failed < QUESTIONS;
+	     wait_more(end, "the answers"))
+		assert_ok(wimm_progress(b->engine, NULL));
+	assert_int_equal(counts->failed, 0);
+	assert_ok(wimm_peer_get_info(a->engine, known, &info));
+	assert_int_equal(info.up, 1);
+}
+
 static const struct contract_case cases[] = {
 	CASE(full_queue_case_22_says_again_and_loses_nothing),
+	CASE_ONLY(questions_beyond_a_channel_wait_for_it, ONLY_SIM | ONLY_DRIVEN),
 	CASE(full_queue_case_22_blocks_when_asked_to),
 	CASE(every_submission_says_again_when_there_is_no_room),
 	CASE_ONLY(blocked_submission_ends_when_the_engine_closes, ONLY_THREADS),
