@@ -21,8 +21,9 @@ struct mem_shared {
 	uint32_t holds; /* under the lock */
 };
 
-static struct mutex lock = MUTEX_INIT;
+static struct mutex lock = MUTEX_INIT_FOR_CHILDREN;
 static struct list all TSA(guarded_by(lock)) = { &all, &all };
+static pid_t last_pid TSA(guarded_by(lock)); /* who used it last */
 
 static size_t page_round(size_t len_bytes)
 {
@@ -35,6 +36,25 @@ static void ask_for_huge_pages(void *addr, size_t len_bytes)
 {
 	/* A wish: without them everything works, with more entries in the tables. */
 	(void)madvise(addr, len_bytes, MADV_HUGEPAGE);
+}
+
+/* A child keeps the records of its parent's, to tell what they were, but not what holds their
+ * memory: that is to go when the parent gives it back. */
+static void drop_parents(void) TSA(requires_capability(lock))
+{
+	pid_t pid = getpid();
+
+	if (last_pid == pid)
+		return;
+	last_pid = pid;
+	LIST_FOR_EACH(it, &all) {
+		struct mem_shared *m = LIST_ENTRY(it, struct mem_shared, link);
+
+		if (m->pid == pid || m->fd < 0)
+			continue;
+		(void)close(m->fd);
+		m->fd = -1;
+	}
 }
 
 wimm_status mem_shared_alloc(size_t len_bytes, void **out, int *out_errno)
@@ -60,6 +80,7 @@ wimm_status mem_shared_alloc(size_t len_bytes, void **out, int *out_errno)
 	ask_for_huge_pages(addr, m->len_bytes);
 	m->addr = addr;
 	mutex_lock(&lock);
+	drop_parents();
 	list_push_back(&all, &m->link);
 	mutex_unlock(&lock);
 	*out = addr;
@@ -82,7 +103,12 @@ static wimm_status take(void *addr, struct mem_shared **out)
 
 		if (m->addr != addr)
 			continue;
-		st = m->pid != getpid() ? WIMM_E_FORKED : m->holds != 0 ? WIMM_E_BUSY : WIMM_OK;
+		if (m->pid != getpid()) {
+			/* The parent's, unless one of this process lies there now. */
+			st = WIMM_E_FORKED;
+			continue;
+		}
+		st = m->holds != 0 ? WIMM_E_BUSY : WIMM_OK;
 		if (st == WIMM_OK) {
 			list_remove(&m->link);
 			*out = m;

@@ -10,6 +10,7 @@
 
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 enum {
 	CHUNK_BYTES = 64 << 10,
@@ -20,12 +21,13 @@ enum {
 struct chunk {
 	struct list link;
 	uint8_t *base;
+	pid_t pid; /* whose it is: a forked child has the list but not the memory */
 	bool pinned;
 	uint32_t used;
 	uint64_t taken[CELLS / 64]; /* a bit a cell */
 };
 
-static struct mutex lock = MUTEX_INIT;
+static struct mutex lock = MUTEX_INIT_FOR_CHILDREN;
 static struct list chunks TSA(guarded_by(lock)) = { &chunks, &chunks };
 
 static struct chunk *chunk_new(void)
@@ -44,6 +46,7 @@ static struct chunk *chunk_new(void)
 		return NULL;
 	}
 	c->base = base;
+	c->pid = getpid();
 	list_init(&c->link);
 	return c;
 }
@@ -100,7 +103,9 @@ uint64_t *mem_word_alloc(void)
 
 	mutex_lock(&lock);
 	LIST_FOR_EACH(it, &chunks) {
-		word = take(LIST_ENTRY(it, struct chunk, link));
+		struct chunk *c = LIST_ENTRY(it, struct chunk, link);
+
+		word = c->pid == getpid() ? take(c) : NULL;
 		if (word)
 			break;
 	}
@@ -122,7 +127,7 @@ static struct chunk *chunk_of(const uint64_t *word) TSA(requires_capability(lock
 	LIST_FOR_EACH(it, &chunks) {
 		struct chunk *c = LIST_ENTRY(it, struct chunk, link);
 
-		if ((uintptr_t)word - (uintptr_t)c->base < CHUNK_BYTES)
+		if (c->pid == getpid() && (uintptr_t)word - (uintptr_t)c->base < CHUNK_BYTES)
 			return c;
 	}
 	return NULL;

@@ -31,7 +31,7 @@ struct host_grant {
 };
 
 /* One list for the process: one allocation may be registered on many devices. */
-static struct mutex lock = MUTEX_INIT;
+static struct mutex lock = MUTEX_INIT_FOR_CHILDREN;
 static struct list grants TSA(guarded_by(lock)) = { &grants, &grants };
 
 void host_given_encode(const struct host_given *given, uint8_t *out)

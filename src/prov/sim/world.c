@@ -8,11 +8,13 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 /* The world of those who name none: real time, opened by its first NIC, closed by its last. */
-static struct mutex common_lock = MUTEX_INIT;
+static struct mutex common_lock = MUTEX_INIT_FOR_CHILDREN;
 static struct sim_world *common_world TSA(guarded_by(common_lock));
 static uint32_t common_users TSA(guarded_by(common_lock));
+static pid_t common_pid TSA(guarded_by(common_lock)); /* a forked child begins a world anew */
 
 static void cfg_defaults(struct sim_cfg *cfg)
 {
@@ -100,6 +102,11 @@ struct sim_world *sim_world_join(void *world)
 	if (world)
 		return world;
 	mutex_lock(&common_lock);
+	if (common_pid != getpid()) {
+		common_pid = getpid();
+		common_world = NULL;
+		common_users = 0;
+	}
 	if (common_world || sim_world_open(NULL, &common_world) == WIMM_OK)
 		common_users++;
 	world = common_world;

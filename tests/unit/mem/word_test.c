@@ -5,6 +5,9 @@
 #include "mem/cuda.h"
 #include "mem/word.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 enum { MANY = 3000 };
 
 static void word_each_has_a_line_of_its_own_and_starts_at_zero(void **state)
@@ -28,6 +31,29 @@ static void word_each_has_a_line_of_its_own_and_starts_at_zero(void **state)
 	for (int i = 0; i < MANY; i++)
 		mem_word_free(words[i]);
 	mem_word_free(NULL);
+}
+
+static void word_of_a_child_of_a_fork_is_its_own(void **state)
+{
+	/* Goal: the child does not get a word in memory that it has not inherited. */
+	uint64_t *word = mem_word_alloc();
+	pid_t child;
+	int status;
+
+	(void)state;
+	child = fork();
+	if (child == 0) {
+		uint64_t *own = mem_word_alloc();
+
+		if (own == NULL)
+			_exit(1);
+		*own = 1;
+		mem_word_free(own);
+		_exit(0);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
+	mem_word_free(word);
 }
 
 static void word_made_before_the_process_uses_a_gpu_is_pinned_later(void **state)
@@ -58,6 +84,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(word_each_has_a_line_of_its_own_and_starts_at_zero),
+		cmocka_unit_test(word_of_a_child_of_a_fork_is_its_own),
 		cmocka_unit_test(word_made_before_the_process_uses_a_gpu_is_pinned_later),
 	};
 
