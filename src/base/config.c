@@ -16,6 +16,8 @@
 
 #define CONFIG_DEFAULT_FILE "/etc/wimm.conf"
 enum { CONFIG_LINE_BYTES = 512, CONFIG_MAX_PROBLEMS = 8, CONFIG_PROBLEM_BYTES = 256 };
+/* Longer is no line but a device, or a file of another kind. */
+#define CONFIG_LONGEST_LINE_BYTES (UINT32_C(1) << 20)
 
 struct row {
 	const char *name;
@@ -234,14 +236,19 @@ static void take_line(char *line, const char *where)
 		     line);
 }
 
-static void skip_long_line(FILE *file, const char *where)
+/* False: it has no end within reason, so this is no file of settings. */
+static bool skip_long_line(FILE *file, const char *where)
 {
+	uint32_t left = CONFIG_LONGEST_LINE_BYTES;
 	int c;
 
 	note("%s: line of %d bytes or more ignored", where, CONFIG_LINE_BYTES - 1);
 	do {
 		c = getc(file);
-	} while (c != '\n' && c != EOF);
+	} while (c != '\n' && c != EOF && --left != 0);
+	if (left == 0)
+		note("%s: nor is there an end of it: the rest is not read", where);
+	return left != 0;
 }
 
 static void take_file(void)
@@ -261,9 +268,11 @@ static void take_file(void)
 		snprintf(where, sizeof(where), "%s:%u", path, number);
 		if (strchr(line, '\n') || feof(file))
 			take_line(line, where);
-		else
-			skip_long_line(file, where);
+		else if (!skip_long_line(file, where))
+			break;
 	}
+	if (ferror(file)) /* such as of a folder, which can be opened */
+		note("settings file %s: %s", path, strerror(errno));
 	fclose(file);
 }
 

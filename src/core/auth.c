@@ -69,9 +69,17 @@ wimm_status auth_key_load(const struct wimm_engine_opts *opts, struct auth_key *
 		error_text_set("job key file %s: %s (setting job_key_file)", path, strerror(errno));
 		return WIMM_E_NOT_FOUND;
 	}
+	errno = 0;
 	count = fread(bytes, 1, sizeof(bytes), file);
+	st = ferror(file) ? WIMM_E_SYSTEM : key_from(bytes, count, out);
+	if (st == WIMM_E_SYSTEM)
+		error_text_set("job key file %s: %s (setting job_key_file)", path, strerror(errno));
+	else if (st == WIMM_E_INVAL)
+		error_text_set("job key file %s (setting job_key_file): %zu bytes%s; allowed are "
+		               "%d..%d",
+		               path, count, count > AUTH_KEY_MAX ? " or more" : "", AUTH_KEY_MIN,
+		               AUTH_KEY_MAX);
 	(void)fclose(file);
-	st = key_from(bytes, count, out);
 	auth_wipe(bytes, sizeof(bytes));
 	return st;
 }

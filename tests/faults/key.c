@@ -97,6 +97,10 @@ static void key_is_checked_when_the_engine_opens(void **state)
 	assert_ok(config_set("job_key_file", "/nonexistent/key"));
 	o.job_key_bytes = 0;
 	assert_refused(engine_open_here(&o, &e), WIMM_E_NOT_FOUND, "/nonexistent/key");
+	assert_ok(config_set("job_key_file", test_dir()));
+	assert_refused(engine_open_here(&o, &e), WIMM_E_SYSTEM, "Is a directory");
+	assert_ok(config_set("job_key_file", test_file("short", "15 bytes of key")));
+	assert_refused(engine_open_here(&o, &e), WIMM_E_INVAL, "short (setting job_key_file): 15");
 	assert_ok(config_set("job_key_file", test_file("key", key_a)));
 	a = node_open(4096);
 	config_reload();

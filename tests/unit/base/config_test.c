@@ -131,6 +131,19 @@ static void config_named_file_that_is_missing_is_reported(void **state)
 	assert_non_null(strstr(logged, "/nonexistent/wimm.conf: No such file"));
 }
 
+static void config_file_that_cannot_be_read_is_reported(void **state)
+{
+	/* Goal: what opens but is no file of settings, such as a folder or an endless device, does
+	 * not pass in silence either, nor is it read for ever. */
+	(void)state;
+	setenv("WIMM_CONFIG", test_dir(), 1);
+	config_reload();
+	assert_non_null(strstr(logged, "Is a directory"));
+	setenv("WIMM_CONFIG", "/dev/zero", 1);
+	config_reload();
+	assert_non_null(strstr(logged, "/dev/zero:1: nor is there an end of it"));
+}
+
 static void config_set_takes_suffixes_words_and_refuses_the_rest(void **state)
 {
 	/* Goal: each type's spellings, and refusals that change nothing. */
@@ -201,6 +214,7 @@ int main(void)
 		                       setup),
 		cmocka_unit_test_setup(config_broken_file_is_reported_line_by_line, setup),
 		cmocka_unit_test_setup(config_named_file_that_is_missing_is_reported, setup),
+		cmocka_unit_test_setup(config_file_that_cannot_be_read_is_reported, setup),
 		cmocka_unit_test_setup(config_set_takes_suffixes_words_and_refuses_the_rest, setup),
 		cmocka_unit_test_setup(
 			config_text_settings_follow_the_same_sources_within_their_length, setup),
