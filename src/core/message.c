@@ -7,6 +7,7 @@
 #include "core/recv.h"
 
 #include "base/alloc.h"
+#include "base/config.h"
 #include "base/log.h"
 #include "plat/clock.h"
 
@@ -367,9 +368,11 @@ wimm_status wimm_submit_send(struct wimm_engine *engine, const struct wimm_send 
 	if (send->data == NULL && send->len_bytes != 0)
 		return args_null("wimm_send.data");
 	if (send->len_bytes > engine->worker.max_msg_bytes) {
-		error_text_set("message of %" PRIu64 " bytes, the longest is %" PRIu32
-		               " (setting max_msg_bytes)",
-		               send->len_bytes, engine->worker.max_msg_bytes);
+		error_text_set("message of %" PRIu64 " bytes, the longest is %" PRIu32 " (%s)",
+		               send->len_bytes, engine->worker.max_msg_bytes,
+		               engine->worker.max_msg_bytes < config_get_u64(CFG_MAX_MSG_BYTES)
+		                       ? "its NICs take no longer ones"
+		                       : "setting max_msg_bytes");
 		return WIMM_E_TOO_LONG;
 	}
 	switch (peer_public_state(&engine->worker, send->peer)) {
