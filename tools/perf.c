@@ -164,6 +164,8 @@ static bool parse_rare(struct perf *p, int key, char *arg, struct argp_state *st
 		return true;
 	case KEY_FIRST_BLOCK:
 		p->first_block = size_arg(state, "--start-block-size", arg);
+		if (p->first_block == 0)
+			argp_error(state, "--start-block-size 0: a sweep doubles from 1 on");
 		p->sweep_sizes = true;
 		return true;
 	case KEY_LAST_BLOCK:
@@ -334,13 +336,18 @@ static uint32_t plan(const struct perf *p, struct spec *rows)
 		if (block == 0)
 			break;
 	}
+	if (count == 0) {
+		(void)fprintf(stderr, "wimm perf: the sweep is empty: its first size or batch is "
+		                      "above its last\n");
+		exit(STATUS_USAGE);
+	}
 	return count;
 }
 
 static void run_rows(struct perf *p, const struct spec *rows, uint32_t count)
 {
 	struct run_result *result = must_alloc(1, sizeof(*result));
-	cJSON *list = count > 1 ? cJSON_CreateArray() : NULL;
+	cJSON *list = count > 1 && p->json ? cJSON_CreateArray() : NULL;
 
 	for (uint32_t i = 0; i < count; i++) {
 		cJSON *row;

@@ -8,9 +8,12 @@
 #include <wimm/status.h>
 
 #include <argp.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const struct {
 	const char *name;
@@ -43,19 +46,41 @@ static void dash_names(int argc, char **argv)
 	}
 }
 
+/* A stream that was closed would give its number to a connection, and what is printed would go
+ * there. Held so that writing to it fails, which flush_output() tells. */
+static void hold_streams(void)
+{
+	int fd;
+
+	do
+		fd = open("/dev/null", O_RDONLY);
+	while (fd >= 0 && fd <= STDERR_FILENO);
+	if (fd >= 0)
+		(void)close(fd);
+}
+
+/* Results that did not get out are none. */
+static int flush_output(int status)
+{
+	if (fflush(stdout) != 0 || ferror(stdout))
+		die("writing the results: %s", strerror(errno));
+	return status;
+}
+
 int main(int argc, char **argv)
 {
 	const char *name = argc > 1 ? argv[1] : "";
 	char program[32];
 
+	hold_streams();
 	argp_err_exit_status = STATUS_USAGE;
 	if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
 		usage(stdout);
-		return 0;
+		return flush_output(0);
 	}
 	if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0) {
 		printf("wimm %s\n", WIMM_VERSION_STRING);
-		return 0;
+		return flush_output(0);
 	}
 	if (strcmp(name, "target") == 0)
 		return launch_target_main(argc - 1, argv + 1);
@@ -65,7 +90,7 @@ int main(int argc, char **argv)
 		(void)snprintf(program, sizeof(program), "wimm %s", name);
 		argv[1] = program;
 		dash_names(argc - 1, argv + 1);
-		return commands[i].main(argc - 1, argv + 1);
+		return flush_output(commands[i].main(argc - 1, argv + 1));
 	}
 	if (argc > 1)
 		(void)fprintf(stderr, "wimm: there is no command \"%s\"\n\n", name);

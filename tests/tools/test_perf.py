@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """`wimm perf`: each operation over each provider, what it prints, what it refuses."""
 
+import subprocess
+
 import pytest
 
-from conftest import finish, free_port, run, run_json, start
+from conftest import (DEADLINE_S, WIMM, environment, finish, free_port, run, run_json, start)
 
 OPS = ["write", "paged", "scatter", "barrier", "send"]
 PROVIDERS = ["tcp", "host", "sim"]
@@ -116,6 +118,19 @@ def test_perf_that_compares_a_part_is_not_validated():
     assert out.splitlines()[-1].endswith(f"in part: {20 << 16} bytes, 30 iterations not")
 
 
+@pytest.mark.parametrize("how,words", [
+    (">&-", "writing the results: Bad file descriptor"),
+    (">/dev/full", "writing the results: No space left on device"),
+])
+def test_perf_whose_results_are_not_written_fails(how, words):
+    # Goal: results that nobody got are not success, and a closed stream's number is not taken by a
+    # connection, where they would be taken for words of the other side.
+    done = subprocess.run(["sh", "-c", f'"$0" perf write --local -n 5 --json {how}', str(WIMM)],
+                          env=environment(), capture_output=True, text=True, timeout=DEADLINE_S)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [f"wimm: {words}"]
+
+
 def test_perf_sweep_prints_one_object_with_a_row_each():
     result = run_json("perf", "write", "--local", "-n", 20, "--start_block_size", "1K",
                       "--max_block_size", "8K", "--start_batch_size", 1, "--max_batch_size", 2)
@@ -180,6 +195,14 @@ def test_perf_server_that_wants_another_provider_refuses_on_both_sides():
     (["write", "--local", "-p", "70000"], 'port "70000": 1 to 65535 is wanted'),
     (["write", "--local", "-d", "127.0.0.1,"], "names with commas between are wanted"),
     (["barrier", "--local", "-s", "8"], "a barrier carries no bytes"),
+    (["write", "--local", "--size", "4 "], '--size "4 "'),
+    (["write", "--local", "--nics", "0"], "--nics 0: 1 to 16 are wanted"),
+    (["write", "--local", "--nics", "17"], "--nics 17: 1 to 16 are wanted"),
+    (["write", "--local", "--start-block-size", "2K", "--max-block-size", "1K"],
+     "the sweep is empty"),
+    (["write", "--local", "--start-batch-size", "2", "--max-batch-size", "1"],
+     "the sweep is empty"),
+    (["write", "--local", "--start-block-size", "0"], "--start-block-size 0"),
     (["write", "--local", "--nonsense"], "unrecognized option '--nonsense'"),
 ])
 def test_perf_refuses_wrong_arguments_in_words(arguments, words):

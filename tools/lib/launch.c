@@ -148,9 +148,14 @@ static void plan_nics(struct launch *l)
 	uint64_t count = 0;
 	size_t len = 0;
 
-	if (l->nics != NULL && !parse_u64(l->nics, 1, WIMM_MAX_NICS, &count)) {
+	if (l->nics != NULL && !parse_u64(l->nics, 0, UINT64_MAX, &count)) {
 		copy_nics(l);
 		return;
+	}
+	if (l->nics != NULL && (count == 0 || count > WIMM_MAX_NICS)) {
+		(void)fprintf(stderr, "wimm: --nics %s: 1 to %d are wanted\n", l->nics,
+		              WIMM_MAX_NICS);
+		exit(STATUS_USAGE);
 	}
 	if (count != 0 && !l->local)
 		die("--nics %s: a number goes with --local only; name the addresses or interfaces "

@@ -6,6 +6,7 @@
 #include <wimm/engine.h>
 
 #include <cjson/cJSON.h>
+#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
@@ -102,7 +103,7 @@ bool parse_size(const char *text, uint64_t *out)
 	value = strtoull(text, &end, 10);
 	if (end == text || errno != 0 || text[0] == '-')
 		return false;
-	unit = *end != '\0' ? strchr(units, *end & ~0x20) : NULL;
+	unit = isalpha((unsigned char)*end) ? strchr(units, toupper((unsigned char)*end)) : NULL;
 	if (unit != NULL) {
 		unsigned shift = 10 * (unsigned)(unit - units + 1);
 
