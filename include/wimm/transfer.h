@@ -149,8 +149,9 @@ WIMM_API WIMM_MUST_CHECK wimm_status wimm_add_peer_group(struct wimm_engine *eng
 							 const wimm_peer *peers, uint64_t count,
 							 struct wimm_peer_group **out);
 
-/** Give a group back. Operations already accepted go on. The handle is dead afterwards, and later
- *  use is refused with E_INVAL.  Returns: OK, E_INVAL, E_FORKED.  Thread: any.  Blocks: no. */
+/** Give a group back. Operations already accepted go on. The handle is dead afterwards: later use
+ *  is refused with E_INVAL, unless 64 others have been removed since, when it may be another's.
+ *  Returns: OK, E_INVAL, E_FORKED.  Thread: any.  Blocks: no. */
 WIMM_API WIMM_MUST_CHECK wimm_status wimm_remove_peer_group(struct wimm_engine *engine,
 							    struct wimm_peer_group *group);
 

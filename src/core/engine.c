@@ -338,7 +338,7 @@ wimm_status engine_open_in(const struct wimm_engine_opts *opts, const struct eng
 	if (env != NULL)
 		engine->env = *env;
 	mutex_init(&engine->lock);
-	list_init(&engine->groups);
+	groups_init(engine);
 	mpsc_init(&engine->deliveries);
 	st = open_parts(engine);
 	if (st != WIMM_OK) {

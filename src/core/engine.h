@@ -42,6 +42,10 @@ struct wimm_engine {
 	struct mutex lock;
 	struct region_table regions;
 	struct list groups; /* peer_group.link */
+	struct {
+		struct list list; /* peer_group.link, the first removed first */
+		uint32_t count;
+	} groups_removed[17]; /* of room for 1, 2, 4.. 65536 peers */
 	struct watch_set watch;
 	struct cuda_lanes *lanes[MEM_CUDA_MAX_DEVICES]; /* by device; NULL: none asked for */
 };
@@ -67,6 +71,7 @@ void deliver_push(struct wimm_engine *engine, struct delivery *d);
 uint32_t deliver_run(struct wimm_engine *engine, uint32_t max);
 
 /* group.c */
+void groups_init(struct wimm_engine *engine);
 void groups_close(struct wimm_engine *engine);
 
 #endif

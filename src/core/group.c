@@ -14,11 +14,50 @@
 #include <wimm/imm.h>
 
 #define GROUP_PEERS_MAX 65536
+/* Removed groups of a size whose handles are still found out. */
+#define GROUPS_FOUND_OUT 64
+#define GROUP_SIZES                                                                                \
+	(sizeof(((struct wimm_engine *)0)->groups_removed) /                                       \
+	 sizeof(((struct wimm_engine *)0)->groups_removed[0]))
 
 bool group_usable(const struct wimm_engine *engine, const struct wimm_peer_group *group)
 {
 	return group->engine == engine &&
 	       atomic_load_explicit(&group->live, memory_order_acquire) != 0;
+}
+
+/* log2 of the room for so many peers, 1..GROUP_PEERS_MAX. */
+static uint32_t bits_of(uint64_t count)
+{
+	uint32_t bits = 0;
+
+	while (UINT64_C(1) << bits < count)
+		bits++;
+	return bits;
+}
+
+/* The memory of one removed long ago, or new; NULL when out of it. */
+static struct wimm_peer_group *group_get(struct wimm_engine *engine, uint64_t count)
+{
+	uint32_t bits = bits_of(count);
+	struct wimm_peer_group *g = NULL;
+
+	mutex_lock(&engine->lock);
+	if (engine->groups_removed[bits].count > GROUPS_FOUND_OUT) {
+		g = LIST_ENTRY(list_pop_front(&engine->groups_removed[bits].list),
+		               struct wimm_peer_group, link);
+		engine->groups_removed[bits].count--;
+	}
+	mutex_unlock(&engine->lock);
+	if (g == NULL)
+		g = mem_calloc(1, sizeof(*g) + (sizeof(g->peer[0]) << bits));
+	if (g == NULL)
+		return NULL;
+	g->engine = engine;
+	g->room = UINT32_C(1) << bits;
+	g->count = count;
+	list_init(&g->link);
+	return g;
 }
 
 wimm_status wimm_add_peer_group(struct wimm_engine *engine, const wimm_peer *peers, uint64_t count,
@@ -43,13 +82,12 @@ wimm_status wimm_add_peer_group(struct wimm_engine *engine, const wimm_peer *pee
 		error_text_set("peer %" PRIx64 " of entry %" PRIu64 " is unknown", peers[i], i);
 		return WIMM_E_NOT_FOUND;
 	}
-	g = mem_calloc(1, sizeof(*g) + count * sizeof(g->peer[0]));
+	g = group_get(engine, count);
 	if (g == NULL)
 		return WIMM_E_NOMEM;
-	g->engine = engine;
-	g->count = count;
 	memcpy(g->peer, peers, count * sizeof(*peers));
-	atomic_init(&g->live, 1);
+	/* Release, with the acquire in group_usable(). */
+	atomic_store_explicit(&g->live, 1, memory_order_release);
 	mutex_lock(&engine->lock);
 	list_push_back(&engine->groups, &g->link);
 	mutex_unlock(&engine->lock);
@@ -60,6 +98,7 @@ wimm_status wimm_add_peer_group(struct wimm_engine *engine, const wimm_peer *pee
 wimm_status wimm_remove_peer_group(struct wimm_engine *engine, struct wimm_peer_group *group)
 {
 	wimm_status st = engine_check(engine);
+	uint32_t bits;
 
 	if (st != WIMM_OK)
 		return st;
@@ -68,11 +107,26 @@ wimm_status wimm_remove_peer_group(struct wimm_engine *engine, struct wimm_peer_
 		error_text_set("the peer group is none of this engine's, or was removed");
 		return WIMM_E_INVAL;
 	}
+	bits = bits_of(group->room);
+	mutex_lock(&engine->lock);
+	list_remove(&group->link);
+	list_push_back(&engine->groups_removed[bits].list, &group->link);
+	engine->groups_removed[bits].count++;
+	mutex_unlock(&engine->lock);
 	return WIMM_OK;
+}
+
+void groups_init(struct wimm_engine *engine)
+{
+	list_init(&engine->groups);
+	for (uint32_t i = 0; i < GROUP_SIZES; i++)
+		list_init(&engine->groups_removed[i].list);
 }
 
 void groups_close(struct wimm_engine *engine)
 {
+	for (uint32_t i = 0; i < GROUP_SIZES; i++)
+		list_splice_back(&engine->groups, &engine->groups_removed[i].list);
 	while (!list_empty(&engine->groups))
 		mem_free(LIST_ENTRY(list_pop_front(&engine->groups), struct wimm_peer_group, link));
 }

@@ -468,9 +468,42 @@ static void barrier_open_refuses_bad_arguments(void **state)
 	assert_ptr_equal(b, state);
 }
 
+/* Goal: a program that adds and removes groups all the time does not need more memory each time,
+ * and the last ones that it removed are still found out. */
+static void groups_that_come_and_go_use_their_memory_again(void **state)
+{
+	enum { ROUNDS = 1000, SIZES = 3 };
+	struct star *s = star_open(64);
+	struct wimm_engine *e = s->a->engine;
+	struct wimm_peer_group **seen = case_memory(ROUNDS * sizeof(struct wimm_peer_group *));
+	struct wimm_peer_group *kept, *last, *group;
+	uint32_t places = 0;
+
+	(void)state;
+	assert_ok(wimm_add_peer_group(e, s->peer, MEMBERS, &kept));
+	assert_ok(wimm_add_peer_group(e, s->peer, MEMBERS, &last));
+	assert_ok(wimm_remove_peer_group(e, last));
+	for (uint32_t i = 0; i < ROUNDS; i++) {
+		uint32_t k = 0;
+
+		assert_ok(wimm_add_peer_group(e, s->peer, i % SIZES + 1, &group));
+		assert_ptr_not_equal(group, kept);
+		assert_true(i >= 60 || group != last);
+		assert_ok(wimm_remove_peer_group(e, group));
+		assert_invalid(wimm_remove_peer_group(e, group));
+		while (k < places && seen[k] != group)
+			k++;
+		seen[k] = group;
+		places += k == places;
+	}
+	assert_in_range(places, 1, SIZES * 70);
+	assert_ok(wimm_remove_peer_group(e, kept));
+}
+
 static const struct contract_case cases[] = {
 	CASE(scatter_counts_one_immediate_an_entry),
 	CASE(group_misuse_case_111_is_refused),
+	CASE(groups_that_come_and_go_use_their_memory_again),
 	CASE(scatter_to_a_lost_peer_names_it),
 	CASE(barrier_submission_counts_once_at_each_target),
 	CASE(barrier_round_ends_when_the_slowest_has_entered),
