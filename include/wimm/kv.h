@@ -258,7 +258,10 @@ WIMM_API uint64_t wimm_kv_receiver_count(const struct wimm_kv_receiver *receiver
 /** Give a receiver up and set *receiver to NULL. One that has not reported yet does so first, with
  *  E_CANCELLED or as it ended meanwhile, and the prefill ranks of `peers` are told. on_quiet (may
  *  be NULL) reports when its immediate is retired: no write of a session that is up can reach the
- *  pages any more.
+ *  pages any more. Of `peers` that were lost with the request it says in wimm_done.fence how the
+ *  pages come back: CONFIRMED, all ranks have answered; FENCED, the paths of those that have not
+ *  are closed; with E_QUARANTINED a lost rank may still write: the pages stay out of use until
+ *  wimm_fence_peer() has another answer for it. Without `peers` that is NONE.
  *  Returns: OK (also when *receiver is NULL), E_CLOSED (the cache was closed: the receiver is gone,
  *  on_quiet is not called), E_INVAL, E_FORKED.
  *  Thread: any, also callbacks.  Blocks: no. */

@@ -31,6 +31,12 @@ struct wimm_kv_receiver {
 	bool retiring; /* the immediate is being retired, or is */
 	uint32_t told; /* peers that know of a failure */
 	struct wimm_on_done on_quiet;
+
+	/* Callback thread only, after the retirement. */
+	uint32_t fence_at; /* the next of peers to ask about */
+	bool fence_again;  /* the engine had no room */
+	bool quiet_told;
+	uint32_t answer; /* wimm_fence_answer, the worst so far */
 };
 
 static struct wimm_kv_receiver *receiver_of(struct kv_object *o)
@@ -96,8 +102,26 @@ static void fill_done(struct wimm_kv_receiver *r, struct wimm_kv_done *done)
 
 /* --- after the report --- */
 
+/* Callback thread, without the lock: what the application waits for, once. */
+static void tell_quiet(struct wimm_kv_receiver *r, wimm_status status, const char *text)
+{
+	struct wimm_done done = {
+		.status = status, .imm = r->base.imm, .fence = r->answer, .text = text
+	};
+
+	if (r->quiet_told)
+		return;
+	r->quiet_told = true;
+	if (r->on_quiet.flag != NULL) /* as the engine does, for wimm_flag_load() */
+		__atomic_store_n(r->on_quiet.flag,
+		                 status == WIMM_OK ? 1 : (uint64_t)(int64_t)status,
+		                 __ATOMIC_RELEASE);
+	if (r->on_quiet.fn != NULL)
+		r->on_quiet.fn(r->on_quiet.context, &done);
+}
+
 /* Callback thread, without the lock: nothing writes for this request any more. */
-static void quiet(struct wimm_kv_receiver *r, const struct wimm_done *done)
+static void quiet(struct wimm_kv_receiver *r, wimm_status status, const char *text)
 {
 	struct wimm_kv_cache *cache = r->base.cache;
 
@@ -105,16 +129,78 @@ static void quiet(struct wimm_kv_receiver *r, const struct wimm_done *done)
 	kv_list_remove(&r->base.link);
 	kv_slots_put(&cache->slots, r->slot);
 	kv_unlock(cache);
-	if (r->on_quiet.fn != NULL)
-		r->on_quiet.fn(r->on_quiet.context, done);
+	tell_quiet(r, status, text);
 	kv_object_put(&r->base); /* the list's */
+}
+
+/* A rank whose session has ended with an error. It answered no question about the immediate, so its
+ * paths are what matters. */
+static bool is_lost(struct wimm_engine *engine, wimm_peer peer)
+{
+	struct wimm_peer_info info = WIMM_PEER_INFO_INIT;
+	struct wimm_error_info error;
+
+	if (wimm_peer_get_info(engine, peer, &info) != WIMM_OK)
+		return true;
+	return info.up == 0 && wimm_peer_last_error(engine, peer, &error) == WIMM_OK;
+}
+
+static void fence_next(struct wimm_kv_receiver *r);
+
+static void on_fenced(void *context, const struct wimm_done *done)
+{
+	struct wimm_kv_receiver *r = context;
+
+	if (done->fence > r->answer)
+		r->answer = done->fence;
+	/* Its pages, and its slot, stay out of use; the peer is asked about until it is gone. */
+	if (done->fence == WIMM_FENCE_QUARANTINED)
+		tell_quiet(r, WIMM_E_QUARANTINED, done->text);
+	else
+		r->fence_at = done->fence == WIMM_FENCE_NONE ? r->peer_count : r->fence_at + 1;
+	fence_next(r);
+	kv_object_turn(&r->base);
+}
+
+/* Callback thread, without the lock: ask about each lost rank, one by one. */
+static void fence_next(struct wimm_kv_receiver *r)
+{
+	struct wimm_kv_cache *cache = r->base.cache;
+	const struct wimm_on_done on_done = { on_fenced, r, NULL };
+	wimm_status st;
+
+	for (; r->fence_at < r->peer_count; r->fence_at++) {
+		if (!is_lost(cache->engine, r->peers[r->fence_at]))
+			continue;
+		kv_lock(cache);
+		r->base.refs++; /* the operation's */
+		st = wimm_fence_peer(cache->engine, r->peers[r->fence_at], NULL, &on_done, NULL);
+		if (st != WIMM_OK)
+			r->base.refs--;
+		r->fence_again = st == WIMM_AGAIN;
+		if (r->fence_again)
+			kv_cache_kick(cache);
+		kv_unlock(cache);
+		if (st == WIMM_OK || st == WIMM_AGAIN)
+			return;
+	}
+	quiet(r, WIMM_OK, "");
 }
 
 static void on_retired(void *context, const struct wimm_done *done)
 {
 	struct wimm_kv_receiver *r = context;
 
-	quiet(r, done);
+	if (done->status != WIMM_OK) {
+		quiet(r, done->status, done->text);
+	} else if (r->peer_count == 0) {
+		quiet(r, WIMM_OK, "");
+	} else {
+		r->answer = WIMM_FENCE_CONFIRMED; /* by those that are up */
+		if (r->base.status == WIMM_OK)
+			r->fence_at = r->peer_count; /* all has come, nothing else will */
+		fence_next(r);
+	}
 	kv_object_turn(&r->base);
 }
 
@@ -136,7 +222,7 @@ static wimm_status tell_peers(struct wimm_kv_receiver *r)
 
 static wimm_status start_retiring(struct wimm_kv_receiver *r)
 {
-	struct wimm_on_done on_done = { on_retired, r, r->on_quiet.flag };
+	struct wimm_on_done on_done = { on_retired, r, NULL };
 	wimm_status st = tell_peers(r);
 
 	if (st == WIMM_OK)
@@ -151,7 +237,7 @@ static void receiver_turn(struct kv_object *o)
 	struct wimm_kv_receiver *r = receiver_of(o);
 	struct wimm_kv_cache *cache = o->cache;
 	struct wimm_kv_done done = { 0 };
-	struct wimm_done over = { .imm = o->imm };
+	wimm_status over = WIMM_OK;
 
 	kv_lock(cache);
 	if (r->counted && !o->reported) {
@@ -162,19 +248,18 @@ static void receiver_turn(struct kv_object *o)
 		kv_lock(cache);
 	}
 	if (o->reported && r->closing && !r->retiring) {
-		over.status = start_retiring(r);
-		r->retiring = over.status != WIMM_AGAIN;
-		if (over.status == WIMM_AGAIN)
+		over = start_retiring(r);
+		r->retiring = over != WIMM_AGAIN;
+		if (over == WIMM_AGAIN)
 			kv_cache_kick(cache);
 	} else if (o->reported && cache->closed && !r->closing && !kv_list_empty(&o->link)) {
 		kv_receiver_abandon(o);
 	}
 	kv_unlock(cache);
-	if (over.status < 0) {
-		/* The engine is being closed: no session delivers anything any more. */
-		over.text = wimm_status_text(over.status);
-		quiet(r, &over);
-	}
+	if (over < 0) /* The engine is being closed: no session delivers anything any more. */
+		quiet(r, over, wimm_status_text(over));
+	else if (r->fence_again)
+		fence_next(r);
 }
 
 static void receiver_destroy(struct kv_object *o)

@@ -185,7 +185,9 @@ class Decode(Node):
             problem = str(failed)
         quiet = receiver.give_up()
 
-        def free(_):
+        def free(quiet):
+            if quiet is not None and quiet.exception() is not None:
+                return  # in quarantine: the pages are not ours again
             self.events.put((self.quiet, {"id": id, "pages": pages, "problem": problem,
                                           "right": right}))
 

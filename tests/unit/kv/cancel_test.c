@@ -2,6 +2,8 @@
 /* Requests given up in mid-transfer, whose pages the next request takes at once. */
 #include "kv/pair.h"
 
+#include "core/engine.h"
+
 #include <string.h>
 
 #include <wimm/imm.h>
@@ -13,13 +15,13 @@ static const uint32_t first_src[] = { 9, 2, 14, 0, 7 };
 static const uint32_t second_src[] = { 1, 3, 5, 4, 6 };
 static const uint32_t dst[] = { 3, 15, 0, 8, 5 };
 
-struct request {
+struct prompt {
 	struct kv_result got, sent;
 	struct wimm_kv_receiver *receiver;
 	struct wimm_kv_sender *sender;
 };
 
-static void begin(struct kv_pair *p, wimm_peer peer, struct request *q, const uint32_t *src)
+static void begin(struct kv_pair *p, wimm_peer peer, struct prompt *q, const uint32_t *src)
 {
 	struct wimm_kv_receive_opts r = kv_receive_opts(&q->got, TOKENS, dst, PAGES);
 	struct wimm_kv_send_opts o;
@@ -45,7 +47,7 @@ static bool has_ended(void *arg)
 }
 
 /* One of both sides gives up; when the library says so the pages are the caller's. */
-static void cancel(struct kv_pair *p, struct request *q, bool by_sender)
+static void cancel(struct kv_pair *p, struct prompt *q, bool by_sender)
 {
 	uint64_t flag = 0;
 	const struct wimm_on_done quiet = { .flag = &flag };
@@ -74,7 +76,7 @@ static void case_28_cancelled_request_leaves_its_pages_to_the_next(void **state)
 	assert_ok(wimm_main_address(p.prefill[0].engine, &addr));
 	assert_ok(wimm_add_peer(p.decode[0].engine, &addr, NULL, &peer));
 	for (unsigned round = 0; round < 200 * test_scale(); round++) {
-		struct request one = { 0 }, two = { 0 };
+		struct prompt one = { 0 }, two = { 0 };
 
 		begin(&p, peer, &one, first_src);
 		wimm_kv_sender_bump(one.sender, 1 + round % 4);
@@ -102,10 +104,131 @@ static void case_28_cancelled_request_leaves_its_pages_to_the_next(void **state)
 	kv_close(&p);
 }
 
+/* A NIC that does not say that a path is closed. */
+static struct {
+	const struct prov_ops *real;
+	struct prov_ops ops;
+	bool holding;
+	uint32_t kept;
+	struct prov_cqe cqe[8];
+} stubborn;
+
+static uint32_t stubborn_poll(struct prov_dev *dev, uint64_t now_ns, struct prov_cqe *out,
+                              uint32_t max)
+{
+	uint32_t n = 0, got;
+
+	while (!stubborn.holding && stubborn.kept != 0 && n < max)
+		out[n++] = stubborn.cqe[--stubborn.kept];
+	if (n != 0)
+		return n;
+	got = stubborn.real->poll(dev, now_ns, out, max);
+	for (uint32_t i = 0; i < got; i++) {
+		if (stubborn.holding && out[i].kind == PROV_PATH_CLOSED)
+			stubborn.cqe[stubborn.kept++] = out[i];
+		else
+			out[n++] = out[i];
+	}
+	return n;
+}
+
+struct answer {
+	uint32_t calls, fence;
+	wimm_status status;
+};
+
+static void on_answer(void *context, const struct wimm_done *done)
+{
+	struct answer *a = context;
+
+	a->calls++;
+	a->fence = done->fence;
+	a->status = done->status;
+}
+
+static bool has_answer(void *arg)
+{
+	return ((struct answer *)arg)->calls != 0;
+}
+
+static bool one_slot_is_free(void *arg)
+{
+	struct kv_pair *p = arg;
+	struct kv_result got;
+	struct wimm_kv_receive_opts r = kv_receive_opts(&got, TOKENS, dst, PAGES);
+	struct wimm_kv_receiver *receiver = NULL;
+	wimm_status st = wimm_kv_receiver_open(p->decode[0].cache, &r, &receiver, NULL);
+
+	assert_true(st == WIMM_OK || st == WIMM_AGAIN);
+	if (st == WIMM_OK) {
+		assert_ok(wimm_kv_receiver_close(&receiver, NULL));
+		kv_wait(p, &got, WIMM_E_CANCELLED);
+	}
+	return st == WIMM_OK;
+}
+
+static void pages_of_a_failed_request_come_back_in_three_ways(void **state)
+{
+	/* Goal: a prefill rank that answers, one that is gone, and one whose path cannot be closed:
+	 * confirmed, fenced, quarantined. In quarantine the request keeps its immediate and the
+	 * place of its tail until the path is closed after all. */
+	static const wimm_fence_answer want[] = { WIMM_FENCE_CONFIRMED, WIMM_FENCE_FENCED,
+		                                  WIMM_FENCE_QUARANTINED };
+
+	(void)state;
+	for (uint32_t i = 0; i < 3; i++) {
+		struct kv_pair p = { .driven = true, .max_requests = 1 };
+		struct prompt q = { 0 };
+		struct answer answer = { 0 };
+		const struct wimm_on_done quiet = { on_answer, &answer, NULL };
+		struct wimm_net_addr addr;
+		wimm_peer peer = 0;
+		struct worker *w;
+
+		kv_open(&p, 1, 1, NULL, NULL);
+		w = &p.decode[0].engine->worker;
+		w->peer_timeout_ns = 100000000;
+		assert_ok(wimm_main_address(p.prefill[0].engine, &addr));
+		assert_ok(wimm_add_peer(p.decode[0].engine, &addr, NULL, &peer));
+		begin(&p, peer, &q, first_src);
+		wimm_kv_sender_bump(q.sender, 4);
+		kv_wait(&p, &q.got, WIMM_OK); /* a session, over which it goes */
+		assert_ok(wimm_kv_sender_close(&q.sender));
+		assert_ok(wimm_kv_receiver_close(&q.receiver, &quiet));
+		kv_until(&p, has_answer, &answer);
+		assert_int_equal(answer.fence, WIMM_FENCE_CONFIRMED);
+		memset(&answer, 0, sizeof(answer));
+		begin(&p, peer, &q, second_src);
+		memset(&stubborn, 0, sizeof(stubborn));
+		stubborn.real = w->nic[0].ops;
+		stubborn.ops = *stubborn.real;
+		stubborn.ops.poll = stubborn_poll;
+		stubborn.holding = i == 2;
+		w->nic[0].ops = &stubborn.ops;
+		if (i != 0) {
+			sim_kill_engine(p.world, p.prefill[0].engine->self.instance, false);
+			kv_wait(&p, &q.got, WIMM_E_PEER_LOST);
+		}
+		assert_ok(wimm_kv_receiver_close(&q.receiver, &quiet));
+		kv_until(&p, has_answer, &answer);
+		assert_int_equal(answer.fence, want[i]);
+		assert_int_equal(answer.status, i == 2 ? WIMM_E_QUARANTINED : WIMM_OK);
+		if (i == 2)
+			assert_false(one_slot_is_free(&p));
+		stubborn.holding = false;
+		kv_until(&p, one_slot_is_free, &p);
+		assert_int_equal(answer.calls, 1);
+		assert_ok(wimm_kv_sender_close(&q.sender));
+		w->nic[0].ops = stubborn.real;
+		kv_close(&p);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(case_28_cancelled_request_leaves_its_pages_to_the_next),
+		cmocka_unit_test(pages_of_a_failed_request_come_back_in_three_ways),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
