@@ -325,8 +325,8 @@ WIMM_API WIMM_MUST_CHECK wimm_status wimm_kv_sender_open(struct wimm_kv_cache *c
 							 struct wimm_kv_sender **out,
 							 struct wimm_error_info *error);
 
-/** Add to the sender's word, its own or the one it shares. Returns: its new value.
- *  Thread: any.  Blocks: no. */
+/** Add to the sender's word, its own or the one it shares. Returns: its new value; 0 in a forked
+ *  child, where nothing is added.  Thread: any.  Blocks: no. */
 WIMM_API uint64_t wimm_kv_sender_bump(struct wimm_kv_sender *sender, uint64_t steps);
 
 /** Tell a sender that was opened with WIMM_KV_CHUNKS_TOLD of its next chunk, of any length, before

@@ -29,8 +29,8 @@ WIMM_API WIMM_MUST_CHECK wimm_status wimm_alloc_uvm_watcher(struct wimm_engine *
  *  Blocks: no. */
 WIMM_API uint64_t *wimm_uvm_watcher_word(struct wimm_uvm_watcher *watcher);
 
-/** Add to the word from the CPU, with release order. Returns the new value.  Thread: any.
- *  Blocks: no. */
+/** Add to the word from the CPU, with release order. Returns the new value; in a forked child 0,
+ *  and nothing is added.  Thread: any.  Blocks: no. */
 WIMM_API uint64_t wimm_uvm_watcher_add(struct wimm_uvm_watcher *watcher, uint64_t amount);
 
 /** Start (armed != 0) or stop looking at the word. The watcher thread sleeps while none is armed.

@@ -28,16 +28,19 @@ static void watch_forks(void)
 	(void)pthread_atfork(NULL, NULL, count_fork);
 }
 
+bool engine_forked(const struct wimm_engine *engine)
+{
+	/* Relaxed: changes only in a child, before any of its code runs. */
+	return engine->fork_epoch != atomic_load_explicit(&fork_epoch, memory_order_relaxed);
+}
+
 wimm_status engine_check(const struct wimm_engine *engine)
 {
 	/* A call that is refused without a word of its own must not show an earlier call's. */
 	error_text_clear();
 	if (engine == NULL)
 		return args_null("engine");
-	/* Relaxed: changes only in a child, before any of its code runs. */
-	if (engine->fork_epoch != atomic_load_explicit(&fork_epoch, memory_order_relaxed))
-		return WIMM_E_FORKED;
-	return WIMM_OK;
+	return engine_forked(engine) ? WIMM_E_FORKED : WIMM_OK;
 }
 
 bool engine_closing(const struct wimm_engine *engine)

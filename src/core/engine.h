@@ -55,6 +55,8 @@ wimm_status engine_open_in(const struct wimm_engine_opts *opts, const struct eng
 void engine_close_nics(struct worker *w);
 /* OK, or why the calling thread may not use the engine (E_INVAL, E_FORKED). */
 wimm_status engine_check(const struct wimm_engine *engine);
+/* Whether this process is a child of the one that opened the engine. */
+bool engine_forked(const struct wimm_engine *engine);
 uint64_t engine_now_ns(const struct wimm_engine *engine);
 /* The same, a little less exact and cheap. Thread: the worker's, that of a driving caller too. */
 uint64_t engine_turn_ns(struct wimm_engine *engine);

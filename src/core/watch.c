@@ -282,6 +282,8 @@ uint64_t *wimm_uvm_watcher_word(struct wimm_uvm_watcher *wa)
 
 uint64_t wimm_uvm_watcher_add(struct wimm_uvm_watcher *wa, uint64_t amount)
 {
+	if (engine_forked(wa->engine))
+		return 0; /* a child does not inherit the word */
 	/* Release, with the acquire in word_load(). */
 	return __atomic_add_fetch(wa->word, amount, __ATOMIC_RELEASE);
 }

@@ -4,6 +4,8 @@
 
 #include <pthread.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 struct watch {
 	struct node *a;
@@ -229,6 +231,26 @@ static void watchers_beyond_the_limit_are_refused(void **state)
 	assert_int_equal(w->calls, 1);
 }
 
+/* Goal: the child of a fork has no part in the word, and touching it is no crash there. */
+static void watcher_in_the_child_of_a_fork_is_left_alone(void **state)
+{
+	struct node *a = node_open(0);
+	struct watch *w = case_memory(sizeof(*w));
+	pid_t child;
+	int status;
+
+	(void)state;
+	assert_ok(wimm_alloc_uvm_watcher(a->engine, on_change, w, &w->watcher));
+	child = fork();
+	if (child == 0)
+		_exit(wimm_uvm_watcher_add(w->watcher, 7) == 0 ? 0 : 1);
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
+	w->steps = 1;
+	assert_int_equal(wimm_uvm_watcher_add(w->watcher, 1), 1);
+	assert_wait(last_is_steps, w);
+}
+
 static const struct contract_case cases[] = {
 	CASE(watcher_of_a_fast_writer_reports_the_last_value),
 	CASE(watcher_values_case_77_may_be_skipped),
@@ -236,5 +258,6 @@ static const struct contract_case cases[] = {
 	CASE(watcher_freed_reports_its_last_change_first),
 	CASE(watcher_freed_inside_its_callback_is_dropped),
 	CASE(watchers_beyond_the_limit_are_refused),
+	CASE(watcher_in_the_child_of_a_fork_is_left_alone),
 };
 GROUP(watcher, cases);
