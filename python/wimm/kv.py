@@ -408,6 +408,8 @@ class Sender(_Side):
 
     def bump(self, steps: int = 1) -> int:
         """Say that the K and V of the next layer are final. Returns the word's new value."""
+        _calls.unsigned("steps", steps)
+        self._engine._gate.check_fork()
         with self._lock:
             value: int = self._engine._lib.wimm_kv_sender_bump(self._use(), steps)
             return value
@@ -450,6 +452,8 @@ class Watch(Child):
 
     def add(self, amount: int = 1) -> int:
         """Add to the word. Returns its new value."""
+        _calls.unsigned("amount", amount)
+        self._engine._gate.check_fork()
         with self._lock:
             value: int = self._engine._lib.wimm_kv_watch_add(self._use(), amount)
             return value
@@ -457,6 +461,7 @@ class Watch(Child):
     @property
     def address(self) -> int:
         """Where the word lies, for kernels. It is added to, never set."""
+        self._engine._gate.check_fork()
         with self._lock:
             word = self._engine._lib.wimm_kv_watch_word(self._use())
         return ctypes.cast(word, ctypes.c_void_p).value or 0

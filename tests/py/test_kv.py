@@ -103,6 +103,43 @@ def test_kv_shared_word_serves_two_requests(sides):
     assert np.array_equal(sides.dst[:, [0, 1]], sides.src[:, [5, 6]])
 
 
+def test_kv_words_only_grow(sides):
+    """Goal: steps that C would take for a word near 2^64, and so for all layers, are refused."""
+    with sides.out.watch() as watch:
+        receiver = sides.into.receive(4, [0], tail=False)
+        sender = sides.out.send(receiver.request, [5], watch=watch)
+        for wrong in (-1, 1 << 64):
+            with pytest.raises(ValueError):
+                sender.bump(wrong)
+            with pytest.raises(ValueError):
+                watch.add(wrong)
+        assert watch.add(0) == 0 and not receiver.done()
+
+
+def test_kv_calls_in_the_child_of_a_fork_are_refused(run_python):
+    """Goal: the words are not there in a child: it is told so instead of crashing."""
+    out = run_python("""
+import os
+from wimm import kv
+engine = wimm.Engine("tcp", "127.0.0.1:0")
+layout = kv.Layout(layers=1, kv_heads=1, head_dim=4, elem_bytes=4, page_tokens=4, pages=2)
+cache = kv.Cache(engine, engine.register(bytearray(layout.extent)), layout)
+receiver = cache.receive(4, [0], tail=False)
+watch = cache.watch()
+sender = cache.send(receiver.request, [1])
+if os.fork() == 0:
+    for call in (sender.bump, watch.add, lambda: watch.address):
+        try:
+            call()
+        except wimm.Error as problem:
+            print(problem.code.name, flush=True)
+    os._exit(0)
+assert os.wait()[1] == 0
+engine.close()
+""").stdout
+    assert out.split() == ["E_FORKED"] * 3
+
+
 def test_kv_failures_name_their_cause_on_both_sides(sides):
     """Goal: what the prefill side refuses or breaks off raises here in its words."""
     receiver = sides.into.receive(4, [0], tail=False, deadline=TIMEOUT)
