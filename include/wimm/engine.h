@@ -162,7 +162,8 @@ struct wimm_peer_opts {
 #define WIMM_PEER_OPTS_INIT { .size = sizeof(struct wimm_peer_opts) }
 
 /** Name a peer by its address and start connecting to it. The same instance gives the same id as
- *  long as its session lives. Operations may be submitted at once; they wait for the session.
+ *  long as its session lives, a plain address (which names no instance) at most two. Operations
+ *  may be submitted at once; they wait for the session.
  *  Returns: OK, E_INVAL, E_PARSE, E_VERSION, E_UNSUPPORTED (an address of another provider),
  *  E_LIMIT (max_peers), E_NOMEM, E_CLOSED, E_FORKED.
  *  Thread: any.  Blocks: for one turn of the worker. */

@@ -85,6 +85,8 @@ struct peer {
 	struct list link;   /* worker.peers */
 	struct peer *alias; /* this one turned out to be that one */
 	struct wire_addr addr;
+	bool by_place; /* it was added by an address without an instance: */
+	struct wire_addr place;
 	bool instance_known;
 	bool initiator;
 	bool leaving; /* this side said goodbye */

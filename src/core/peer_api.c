@@ -16,6 +16,44 @@ struct peer_args {
 	wimm_status status;
 };
 
+/* Slots that one plain address may take while what answers there is heard. The second one is for a
+ * caller who knows that the process was started again before this engine does. */
+#define PLAIN_MAX 2
+
+static bool same_place(const struct wire_addr *a, const struct wire_addr *b)
+{
+	if (a->nic_count != b->nic_count)
+		return false;
+	for (uint32_t i = 0; i < a->nic_count; i++)
+		if (a->nic[i].len_bytes != b->nic[i].len_bytes ||
+		    memcmp(a->nic[i].bytes, b->nic[i].bytes, a->nic[i].len_bytes) != 0)
+			return false;
+	return true;
+}
+
+/* One that was added by this plain address and is connecting or heard. NULL: dial. */
+static struct peer *peer_by_place(struct worker *w, const struct wire_addr *addr)
+{
+	struct peer *last = NULL;
+	uint32_t n = 0;
+
+	LIST_FOR_EACH(it, &w->peers) {
+		struct peer *p = LIST_ENTRY(it, struct peer, link);
+		struct peer *real = peer_real(p);
+
+		if (!p->by_place || !same_place(&p->place, addr) || p->state == PEER_DOWN ||
+		    real->state == PEER_DOWN || real->ending_step != 0)
+			continue;
+		if (p->state == PEER_CONNECTING)
+			return p;
+		if (w->now_ns - real->last_rx_ns > 2 * w->heartbeat_ns)
+			continue;
+		last = p;
+		n++;
+	}
+	return n >= PLAIN_MAX ? last : NULL;
+}
+
 struct peer *peer_get(struct worker *w, const struct wire_addr *addr, wimm_status *out_status)
 {
 	static const uint8_t nobody[WIMM_INSTANCE_BYTES];
@@ -38,6 +76,9 @@ struct peer *peer_get(struct worker *w, const struct wire_addr *addr, wimm_statu
 	p = self ? w->self_peer : NULL;
 	if (p != NULL && p->state != PEER_DOWN)
 		return p;
+	p = known ? NULL : peer_by_place(w, addr);
+	if (p != NULL)
+		return p;
 	p = peer_new(w, addr);
 	if (p == NULL) {
 		*out_status = w->peer_free_count == 0 ? WIMM_E_LIMIT : WIMM_E_NOMEM;
@@ -50,6 +91,8 @@ struct peer *peer_get(struct worker *w, const struct wire_addr *addr, wimm_statu
 		*out_status = WIMM_E_NOMEM;
 		return NULL;
 	}
+	p->by_place = !known;
+	p->place = *addr;
 	session_connect(w, p);
 	return p;
 }

@@ -259,12 +259,50 @@ static void writes_past_stalled_dead_and_flooded_peers_wait_for_one_batch(void *
 	node_close(a); /* what went to the dead one ends here */
 }
 
+static bool lost_its_peer(void *arg)
+{
+	return node_events(arg, WIMM_PEER_DOWN) != 0;
+}
+
+/* Goal: an address without an instance that is added again and again fills no table. */
+static void plain_address_added_again_and_again_takes_no_more_room(void **state)
+{
+	enum { ROUNDS = 100 };
+	char text[WIMM_NET_ADDR_MAX_TEXT];
+	struct wimm_net_addr plain;
+	wimm_peer ids[2] = { 0 }, id = 0;
+	struct node *a, *b = node_open(64);
+
+	(void)state;
+	a = node_open(64);
+	assert_ok(wimm_net_addr_to_string(&b->addr, text, sizeof(text)));
+	*strchr(text, '#') = '\0';
+	assert_ok(wimm_net_addr_from_string(text, &plain));
+	for (int i = 0; i < ROUNDS; i++) {
+		assert_ok(wimm_add_peer(a->engine, &plain, NULL, &id));
+		if (id != ids[0] && id != ids[1]) {
+			assert_int_equal(ids[1], 0); /* not a third one */
+			ids[ids[0] != 0] = id;
+		}
+		result_ok(write_imm(a, remote_of(a, b), 0, 0, 8, 1));
+	}
+	imm_reaches(b, 1, ROUNDS);
+	assert_int_equal(stats_of(b).peers_up, 1);
+	assert_int_equal(node_events(a, WIMM_PEER_DOWN), 0);
+	/* Once it has gone the next one dials again. */
+	node_close(b);
+	assert_wait(lost_its_peer, a);
+	assert_ok(wimm_add_peer(a->engine, &plain, NULL, &id));
+	assert_true(id != ids[0] && id != ids[1]);
+}
+
 static const struct contract_case cases[] = {
 	CASE(goodbye_comes_behind_the_last_immediate),
 	CASE_ONLY(simultaneous_open_gives_one_session, ONLY_THREADS),
 	CASE_ONLY(simultaneous_open_by_address_gives_one_session, ONLY_THREADS),
 	CASE_ONLY(slow_callback_is_not_taken_for_death, ONLY_THREADS),
 	CASE(full_receive_pool_is_not_taken_for_death),
+	CASE(plain_address_added_again_and_again_takes_no_more_room),
 	CASE_ONLY(writes_past_stalled_dead_and_flooded_peers_wait_for_one_batch,
 	          ONLY_SIM | ONLY_DRIVEN),
 };
