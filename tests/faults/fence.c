@@ -233,8 +233,7 @@ static void fence_of_a_stopped_writer_reclaims_its_memory(void **state)
 		reclaim_from_a_stopped_writer();
 }
 
-/* Goal: the same where the writer is simulated and frozen. */
-static void fence_of_a_frozen_writer_reclaims_its_memory(void **state)
+static void reclaim_from_a_frozen_writer(void)
 {
 	const struct wimm_fence_opts o = within_us(100000, 0);
 	struct node *a = node_open(65536), *b = node_open(65536);
@@ -242,7 +241,6 @@ static void fence_of_a_frozen_writer_reclaims_its_memory(void **state)
 	struct result *r[STREAM];
 	struct fenced f;
 
-	(void)state;
 	memset(a->mem, 0x77, 65536);
 	connect_nodes(a, b);
 	stream(a, to, r);
@@ -255,6 +253,18 @@ static void fence_of_a_frozen_writer_reclaims_its_memory(void **state)
 		result_wait(r[i]);
 	drive_rounds(200);
 	assert_true(all_are(b->mem, 65536, 0x5a));
+	node_done(a);
+	node_done(b);
+}
+
+/* Goal: the same where the writer is simulated and frozen. */
+static void fence_of_a_frozen_writer_reclaims_its_memory(void **state)
+{
+	unsigned rounds = 5 * test_scale();
+
+	(void)state;
+	for (unsigned i = 0; i < (rounds < 200 ? rounds : 200); i++)
+		reclaim_from_a_frozen_writer();
 }
 
 /* --- queue pairs in error --- */
