@@ -210,6 +210,47 @@ static void receiver_given_up_ends_its_sender_and_its_pages_come_back(void **sta
 	kv_close(&p);
 }
 
+static void case_28_pages_of_a_cancelled_request_are_reused_once_quiet(void **state)
+{
+	/* Goal: half of a request's layers are on their way, slowly, when it is cancelled. Once its
+	 * pages are reported quiet no byte of it gets into them: those of the next request, in the
+	 * same pages, are exact. */
+	struct kv_pair p = { .provider = NULL };
+	const unsigned rounds = 20 * test_scale() < 1000 ? 20 * test_scale() : 1000;
+
+	(void)state;
+	kv_open(&p, 1, 1, NULL, NULL);
+	sim_set_delay(p.world, 1000, 3000000);
+	for (unsigned i = 0; i < rounds; i++) {
+		struct kv_result got[2], sent[2];
+		struct wimm_kv_receiver *receiver[2];
+		struct wimm_kv_sender *sender[2];
+		struct flag flag = { 0 };
+		const struct wimm_on_done quiet = { on_quiet, &flag, NULL };
+		wimm_peer peer = prefill_peer(&p);
+
+		kv_fill(&p.prefill[0], 2 * i + 1);
+		open_both(&p, peer, 0, &got[0], &sent[0], &receiver[0], &sender[0]);
+		wimm_kv_sender_bump(sender[0], 2);
+		assert_ok(wimm_kv_receiver_close(&receiver[0], &quiet));
+		kv_wait(&p, &got[0], WIMM_E_CANCELLED);
+		kv_until(&p, flag_set, &flag);
+		assert_ok(flag.status);
+		memset(p.decode[0].mem, 0xee, p.decode[0].bytes); /* our own again */
+		kv_wait(&p, &sent[0], WIMM_E_CANCELLED);
+		kv_fill(&p.prefill[0], 2 * i + 2);
+		open_both(&p, peer, 0, &got[1], &sent[1], &receiver[1], &sender[1]);
+		wimm_kv_sender_bump(sender[1], 4);
+		kv_wait(&p, &got[1], WIMM_OK);
+		kv_wait(&p, &sent[1], WIMM_OK);
+		kv_check_pages(&p, 0, src_pages, dst_pages, 5);
+		assert_ok(wimm_kv_sender_close(&sender[0]));
+		assert_ok(wimm_kv_sender_close(&sender[1]));
+		assert_ok(wimm_kv_receiver_close(&receiver[1], NULL));
+	}
+	kv_close(&p);
+}
+
 static void receiver_whose_peer_dies_fails_at_once(void **state)
 {
 	/* Goal: with the prefill ranks named, the death of the one that owes is the end, without
@@ -474,6 +515,7 @@ int main(void)
 		cmocka_unit_test(case_21_write_lost_with_the_only_nic_fails_the_request_at_once),
 		cmocka_unit_test(receiver_nobody_serves_ends_by_its_deadline),
 		cmocka_unit_test(receiver_given_up_ends_its_sender_and_its_pages_come_back),
+		cmocka_unit_test(case_28_pages_of_a_cancelled_request_are_reused_once_quiet),
 		cmocka_unit_test(receiver_whose_peer_dies_fails_at_once),
 		cmocka_unit_test(receiver_lists_that_do_not_fit_are_refused),
 		cmocka_unit_test(case_70_impossible_pair_is_refused_before_it_is_sent),
