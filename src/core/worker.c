@@ -213,9 +213,9 @@ static uint32_t take_inbox(struct worker *w, uint32_t max)
 /* After a long pause of this worker (a stopped process, a debugger) silence is its own. */
 static void forgive_silence(struct worker *w, uint64_t now_ns)
 {
-	uint64_t gap = now_ns > w->now_ns ? now_ns - w->now_ns : 0;
+	uint64_t gap = now_ns - w->now_ns;
 
-	if (w->now_ns == 0 || gap <= w->heartbeat_ns)
+	if (w->now_ns == 0)
 		return;
 	LIST_FOR_EACH(it, &w->peers) {
 		struct peer *p = LIST_ENTRY(it, struct peer, link);
@@ -228,9 +228,10 @@ static void forgive_silence(struct worker *w, uint64_t now_ns)
 
 static void set_now(struct worker *w, uint64_t now_ns)
 {
-	if (now_ns < w->now_ns)
-		now_ns = w->now_ns;
-	forgive_silence(w, now_ns);
+	if (now_ns <= w->now_ns)
+		return;
+	if (now_ns - w->now_ns > w->heartbeat_ns)
+		forgive_silence(w, now_ns);
 	w->now_ns = now_ns;
 }
 
@@ -375,6 +376,7 @@ static bool arm(struct worker *w)
 
 void worker_arm(struct worker *w, bool may_sleep)
 {
+	clock_cache_drop(&w->clock);
 	/* What an earlier call has left armed or signalled is over: the turns since saw it. */
 	wake_cancel(&w->wake);
 	wake_drain(&w->wake);
@@ -405,6 +407,7 @@ void worker_wait(struct worker *w, uint64_t deadline_ns)
 	ts.tv_nsec = (long)(wait_ns % CLOCK_NS_PER_S);
 	STAT_ADD(w, sleeps, 1);
 	(void)ppoll(&pfd, 1, next == CLOCK_NEVER_NS ? NULL : &ts, NULL);
+	clock_cache_drop(&w->clock);
 	wake_cancel(&w->wake);
 	wake_drain(&w->wake);
 }

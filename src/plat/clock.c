@@ -19,10 +19,17 @@ uint64_t clock_now_ns(void)
 /* It may differ between CPUs or jump: then it is far off, and the clock is read. */
 static bool fresh(struct clock_cache *cache)
 {
-	uint64_t ticks = __builtin_ia32_rdtsc();
+	uint64_t ticks;
 
-	if (cache->now_ns != 0 && ticks - cache->ticks < CLOCK_STALE_TICKS)
+	if (cache->skips != 0) {
+		cache->skips--;
 		return true;
+	}
+	ticks = __builtin_ia32_rdtsc();
+	if (cache->now_ns != 0 && ticks - cache->ticks < CLOCK_STALE_TICKS) {
+		cache->skips = CLOCK_SKIPS;
+		return true;
+	}
 	cache->ticks = ticks;
 	return false;
 }

@@ -150,6 +150,18 @@ static void look_at_sockets(struct host_dev *dev)
 	}
 }
 
+/* Nothing else is to be done: without the way over the list. */
+static void step_rings(struct host_dev *dev, struct host_emit *emit)
+{
+	LIST_FOR_EACH(it, &dev->hot) {
+		struct host_path *path = LIST_ENTRY(it, struct host_path, hot);
+
+		if (host_path_hint(path) &&
+		    (host_emit_full(emit) || host_path_step(&path->obj, emit)))
+			host_obj_ready(&path->obj);
+	}
+}
+
 static void look_at_rings(struct host_dev *dev)
 {
 	LIST_FOR_EACH(it, &dev->hot) {
@@ -211,9 +223,11 @@ uint32_t host_op_poll(struct prov_dev *dev_, uint64_t now_ns, struct prov_cqe *o
 		wake_up(dev);
 	if (now_ns >= dev->next_timer_ns)
 		run_timers(dev);
+	if (list_empty(&dev->ready)) {
+		step_rings(dev, &emit);
+		return emit.count;
+	}
 	look_at_rings(dev);
-	if (list_empty(&dev->ready))
-		return 0;
 	/* Each object once: what becomes ready meanwhile has its turn at the next poll. */
 	list_init(&turn);
 	list_splice_back(&turn, &dev->ready);

@@ -20,6 +20,51 @@ enum {
 	LEAVE_MS = 500,         /* a cancel waits for a peer that is reading, no longer */
 };
 
+static void next_req(struct host_tx *tx)
+{
+	tx->send++;
+	tx->send_off = 0;
+	tx->piece_off = 0;
+}
+
+/* A short write that has to wait for nothing: what host_tx_step() would do, without its choices. */
+static bool post_short(struct host_path *path, const struct prov_wr *wr)
+{
+	struct host_tx *tx = &path->tx;
+	struct host_req *req = host_tx_req(tx, tx->tail);
+	struct host_entry e;
+
+	if (wr->len_bytes > HOST_INLINE_BYTES || wr->reserved != 0 || tx->send != tx->tail ||
+	    tx->published - tx->acked == HOST_RING_ENTRIES || host_gpu_any(path->obj.dev))
+		return false;
+	req->wr = *wr;
+	req->cancel = HOST_CANCEL_NONE;
+	req->by = HOST_BY_ENTRY;
+	req->begun = true;
+	req->reading = false;
+	req->state = HOST_REQ_SENT;
+	req->first_pos = tx->published;
+	req->next_pos = tx->published + 1;
+	e.kind = HOST_ENTRY_INLINE;
+	e.flags = HOST_ENTRY_LAST | (wr->flags & (HOST_ENTRY_IMM | HOST_ENTRY_PART));
+	e.len_bytes = (uint32_t)wr->len_bytes;
+	e.imm = wr->imm;
+	e.addr = wr->remote_addr;
+	e.key = wr->remote_key;
+	e.op_seq = wr->op_seq;
+	e.parts = wr->parts;
+	e.inlined[0] = 0;
+	e.inlined[1] = 0;
+	if (e.len_bytes > 0)
+		memcpy(e.inlined, wr->src, e.len_bytes);
+	host_slot_put(host_slot_at(tx->lane, tx->published), tx->published, &e);
+	tx->bytes_end[tx->published & (HOST_RING_ENTRIES - 1)] = tx->bytes_tail;
+	tx->published++;
+	tx->tail++;
+	next_req(tx);
+	return true;
+}
+
 uint32_t host_op_post(struct prov_path *path_, const struct prov_wr *wr, uint32_t n)
 {
 	struct host_path *path = (struct host_path *)path_;
@@ -28,6 +73,10 @@ uint32_t host_op_post(struct prov_path *path_, const struct prov_wr *wr, uint32_
 
 	if (!path->up || path->failed || path->ended)
 		return 0;
+	if (n == 1 && room != 0 && post_short(path, wr)) {
+		host_path_ring(path);
+		return 1;
+	}
 	if (n > room)
 		n = room;
 	for (uint32_t i = 0; i < n; i++) {
@@ -58,13 +107,6 @@ void host_tx_queue(struct host_path *path, struct host_req *req)
 	host_tx_step(path);
 	if (path->bell_due && !path->failed)
 		host_path_ring(path);
-}
-
-static void next_req(struct host_tx *tx)
-{
-	tx->send++;
-	tx->send_off = 0;
-	tx->piece_off = 0;
 }
 
 /* The source of a cancelled request is not read any more, or is not waited for. */
