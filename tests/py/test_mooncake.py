@@ -39,7 +39,7 @@ def engine():
 
 
 def test_mooncake_writes_are_readable_in_another_process_when_they_return(engine):
-    """Goal: single and batched writes by plain addresses; what they return says that it is there."""
+    """Goal: single and batched writes by plain addresses; what they return says: it is there."""
     other = subprocess.Popen([sys.executable, "-c", OTHER, str(LIBRARY)], stdin=subprocess.PIPE,
                              stdout=subprocess.PIPE, text=True,
                              env={"PYTHONPATH": str(ROOT / "python")})

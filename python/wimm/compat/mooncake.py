@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ten calls that SGLang's Mooncake wrapper makes of `mooncake.engine.TransferEngine`, over wimm.
+"""The ten calls that SGLang's Mooncake wrapper makes of `mooncake.engine.TransferEngine`.
 
     import wimm.compat.mooncake
     wimm.compat.mooncake.install()   # from mooncake.engine import TransferEngine is this one
