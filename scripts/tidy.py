@@ -41,6 +41,7 @@ MODULES = {"base", "plat", "queue", "mem", "prov", "core", "kv", "weights", "moe
 IMPORTS = {
     "python/wimm": set(),
     "python/wimm/vllm": {"vllm", "torch", "wimm"},
+    "python/wimm/sglang": {"sglang", "wimm"},
     "demo": {"demo", "numpy", "wimm"},
     "bench": set(),
 }

@@ -38,9 +38,9 @@ def backend(sglang):
     import wimm
 
     wimm.use_library(LIBRARY)
-    import wimm.sglang
+    from wimm.sglang import backend as module
 
-    return wimm.sglang
+    return module
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@
 
 Every buffer of SGLang's pool is a region of its own. Decode tells prefill which pages it has and
 which immediate counts them; each chunk goes out as one paged write a buffer, one immediate a page,
-the auxiliary buffers behind the last one. Decode is done when all are counted: there is no closing
-message. Ranks are paired one to one, so both sides have the same number of them, or the cache is the
+the auxiliary buffers behind the last one. Decode is done when all are counted: nobody says that it
+is. Ranks are paired one to one, so both sides have the same number of them, or the cache is the
 same on each (MLA). State buffers, host destinations and role switches are refused by name.
 """
 
@@ -27,7 +27,7 @@ from sglang.srt.disaggregation.base.conn import (
     KVTransferMetric,
 )
 
-from . import Cancelled, Engine, Error, Operation, RemoteRegion
+from .. import Cancelled, Engine, Error, Operation, RemoteRegion
 
 __all__ = ["KVBootstrapServer", "KVManager", "KVReceiver", "KVSender"]
 
