@@ -30,6 +30,17 @@ static void send_settle(struct worker *w, struct op *op)
 	peer_maybe_free(w, p);
 }
 
+/* True, and op_fail() done: the peer takes no message of that length. */
+static bool too_long(struct op *op, const struct peer *p)
+{
+	if (op->send.len_bytes <= p->max_msg_bytes)
+		return false;
+	op_fail(op, WIMM_E_TOO_LONG, op->send.id,
+	        "message of %" PRIu64 " bytes, the peer takes %" PRIu32, op->send.len_bytes,
+	        p->max_msg_bytes);
+	return true;
+}
+
 void message_start(struct worker *w, struct op *op)
 {
 	struct peer *p = peer_by_id(w, op->send.id);
@@ -40,10 +51,7 @@ void message_start(struct worker *w, struct op *op)
 		op_settle(w, op);
 		return;
 	}
-	if (op->send.len_bytes > p->max_msg_bytes) {
-		op_fail(op, WIMM_E_TOO_LONG, op->send.id,
-		        "message of %" PRIu64 " bytes, the peer takes %" PRIu32, op->send.len_bytes,
-		        p->max_msg_bytes);
+	if (too_long(op, p)) {
 		op_settle(w, op);
 		return;
 	}
@@ -67,6 +75,10 @@ void message_pump(struct worker *w, struct peer *p)
 			continue;
 		if (p->sends_in_flight >= SENDS_IN_FLIGHT_MAX)
 			return;
+		if (too_long(op, p)) { /* it was not known when it was submitted */
+			send_settle(w, op);
+			continue;
+		}
 		m.u.msg.seq = op->send.seq;
 		m.u.msg.data = op->send.data;
 		m.u.msg.len_bytes = (uint32_t)op->send.len_bytes;

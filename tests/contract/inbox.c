@@ -2,6 +2,7 @@
 /* Messages into receive buffers: contract C8, and what is too long. */
 #include "contract/fixture.h"
 
+#include "base/config.h"
 #include "plat/rand.h"
 
 #include <stdlib.h>
@@ -188,8 +189,34 @@ static void inbox_small_pool_case_66_delays_and_loses_nothing(void **state)
 	inbox_reaches(in, 500, 2);
 }
 
+/* Goal: messages submitted before the session stands keep to what the peer takes, which is known
+ * only then; those around one that is too long arrive. */
+static void inbox_message_too_long_for_a_new_peer_is_refused(void **state)
+{
+	struct node *a = node_open(64), *b;
+	struct inbox *in = case_memory(sizeof(*in));
+	struct result *r[3];
+	wimm_peer peer;
+
+	(void)state;
+	assert_ok(config_set("max_msg_bytes", "64"));
+	b = node_open(64);
+	config_reload();
+	(void)pool(b, in, case_memory(256), 256, 256, 1);
+	peer = peer_of(a, b);
+	r[0] = send_to(a, peer, 64, 1);
+	r[1] = send_to(a, peer, 65, 2);
+	r[2] = send_to(a, peer, 10, 3);
+	result_ok(r[0]);
+	result_is(r[1], WIMM_E_TOO_LONG);
+	assert_non_null(strstr(r[1]->text, "the peer takes 64"));
+	result_ok(r[2]);
+	inbox_reaches(in, 2, 0);
+}
+
 static const struct contract_case cases[] = {
 	CASE(inbox_message_too_long_case_64_is_refused),
+	CASE(inbox_message_too_long_for_a_new_peer_is_refused),
 	CASE(inbox_burst_case_65_keeps_messages_apart),
 	CASE(inbox_small_pool_case_66_delays_and_loses_nothing),
 };
