@@ -167,10 +167,22 @@ static void store(config_id id, int64_t value, config_source source)
 	atomic_store_explicit(&sources[id], (int)source, memory_order_relaxed);
 }
 
+/* As it may be written. */
+static const char *value_text(const struct row *row, int64_t value, char out[24])
+{
+	if (row->type == CONFIG_BOOL)
+		return value != 0 ? "yes" : "no";
+	if (row->type == CONFIG_LEVEL)
+		return log_level_name((log_level)value);
+	snprintf(out, 24, "%lld", (long long)value);
+	return out;
+}
+
 /* `where` names the source in the message: a variable, or a file and line. */
 static void take(config_id id, const char *text, config_source source, const char *where)
 {
 	const struct row *row = &rows[id];
+	char min[24], max[24], kept[24];
 	int64_t value;
 
 	if (row->type == CONFIG_TEXT) {
@@ -183,9 +195,10 @@ static void take(config_id id, const char *text, config_source source, const cha
 		store(id, value, source);
 		return;
 	}
-	note("%s: \"%s\" is no value for %s: %lld to %lld%s%s wanted; keeping %lld", where, text,
-	     row->name, (long long)row->min, (long long)row->max, row->unit[0] ? " " : "",
-	     row->unit, (long long)atomic_load_explicit(&values[id], memory_order_relaxed));
+	value = atomic_load_explicit(&values[id], memory_order_relaxed);
+	note("%s: \"%s\" is no value for %s: %s to %s%s%s wanted; keeping %s", where, text,
+	     row->name, value_text(row, row->min, min), value_text(row, row->max, max),
+	     row->unit[0] ? " " : "", row->unit, value_text(row, value, kept));
 }
 
 static bool find(const char *name, config_id *out)

@@ -91,6 +91,8 @@ static void config_bad_value_is_reported_and_the_lower_source_counts(void **stat
 	setenv("WIMM_SPIN_US", "20us", 1);
 	setenv("WIMM_MAX_OPS", "99999999999999999999999", 1);
 	setenv("WIMM_HEARTBEAT_MS", "", 1);
+	setenv("WIMM_BUSY_POLL", "maybe", 1);
+	setenv("WIMM_LOG_LEVEL", "loud", 1);
 	config_reload();
 	assert_int_equal(config_get_u64(CFG_POST_BATCH), 9);
 	assert_int_equal(config_get_u64(CFG_SPIN_US), 20);
@@ -101,6 +103,8 @@ static void config_bad_value_is_reported_and_the_lower_source_counts(void **stat
 	assert_non_null(strstr(logged, "WIMM_SPIN_US"));
 	assert_non_null(strstr(logged, "WIMM_MAX_OPS"));
 	assert_non_null(strstr(logged, "WIMM_HEARTBEAT_MS"));
+	assert_non_null(strstr(logged, "no to yes wanted; keeping no"));
+	assert_non_null(strstr(logged, "off to debug wanted; keeping warn"));
 }
 
 static void config_broken_file_is_reported_line_by_line(void **state)
