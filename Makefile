@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Thin calls: Meson builds, scripts/parts.txt lists what the checks run.
-.PHONY: all setup build check check-deep check-vllm check-vm-full coverage demo demo-hosts bench mutants soak \
+.PHONY: all setup build check check-deep check-vllm check-vm-full coverage demo demo-hosts bench bench-verbs mutants soak \
 	spec clean
 
 all: build
@@ -42,6 +42,10 @@ demo-hosts: build
 
 bench: build
 	@bench/run
+
+# Provider verbs against perftest (Debian package perftest), in a virtual machine.
+bench-verbs: build
+	@bench/verbs
 
 # Lines of src/core that the simulator reaches.
 coverage: setup

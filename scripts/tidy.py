@@ -48,7 +48,7 @@ IMPORTS = {
 # Headers of vendors, and the only folders that may see them.
 VENDORS = [
     (re.compile(r"^infiniband/|^rdma/rdma_"),
-     ["src/prov/verbs", "tests/fake", "tests/unit/prov/verbs"]),
+     ["src/prov/verbs", "bench/floor", "tests/fake", "tests/unit/prov/verbs"]),
     (re.compile(r"^rdma/(?:fi|fabric)"), ["src/prov/fabric"]),
     (re.compile(r"^cuda|^nvml|^nv[A-Z]"), ["src/mem", "src/prov/host", "kernels", "tests/gpu"]),
     (re.compile(r"^gdrapi"), ["src/mem"]),
