@@ -186,12 +186,13 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 static uint64_t free_memory(void)
 {
 	FILE *file = fopen("/proc/meminfo", "r");
+	static const char name[] = "MemAvailable:";
 	char line[128];
 	uint64_t kib = 0;
 
-	while (file != NULL && fgets(line, sizeof(line), file) != NULL)
-		if (sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1)
-			break;
+	while (kib == 0 && file != NULL && fgets(line, sizeof(line), file) != NULL)
+		if (strncmp(line, name, sizeof(name) - 1) == 0)
+			kib = strtoull(line + sizeof(name) - 1, NULL, 10);
 	if (file != NULL)
 		(void)fclose(file);
 	return kib * 1024 / 4 < MEMORY_MOST ? kib * 1024 / 4 : MEMORY_MOST;
