@@ -12,7 +12,8 @@
 	X(INDEX_BYTES_LIMIT, "index_bytes_limit", "bytes", BYTES, 1 << 16, INT64_C(1) << 40,       \
 	  256 << 20, "copied page index arrays of all pending operations together")                \
 	X(SPIN_US, "spin_us", "us", INT, 0, 1000000, 20,                                           \
-	  "how long an idle worker polls before it sleeps")                                        \
+	  "how long an idle worker polls before it sleeps, and the callback thread after a"        \
+	  " callback while operations are open (not on fewer than 4 CPUs)")                        \
 	X(WATCH_SPIN_US, "watch_spin_us", "us", INT, 0, 1000000000, 1000,                          \
 	  "how long the watcher and the callback thread spin after a change, while a watcher is"   \
 	  " armed, before they look with pauses or sleep")                                       \

@@ -5,6 +5,9 @@
 #include "base/config.h"
 #include "plat/clock.h"
 
+/* For two processes with a worker and a callback thread each. */
+#define SPIN_CPUS_MIN 4
+
 /* The engines whose callbacks this thread is in, the innermost first: a callback of one may drive
  * another, whose callback may call the first again. */
 struct nesting {
@@ -51,26 +54,45 @@ uint32_t deliver_run(struct wimm_engine *engine, uint32_t max)
 	return n;
 }
 
-/* A callback of a watcher is wanted sooner than a sleeping thread wakes: like the watcher thread,
- * spin a while after the last one, and only while a watcher is armed. */
-static void spin_for_watchers(struct wimm_engine *engine, uint64_t spin_ns)
+static bool armed(const struct wimm_engine *engine)
 {
-	uint64_t from_ns;
+	return atomic_load_explicit(&engine->watch.armed, memory_order_relaxed) != 0;
+}
 
-	if (atomic_load_explicit(&engine->watch.armed, memory_order_relaxed) == 0)
+/* Whether an operation is open, which may call back any time. Relaxed: a hint. */
+static bool any_open(const struct wimm_engine *engine)
+{
+	const struct worker_stats *s = &engine->worker.stats;
+
+	return atomic_load_explicit(&s->ops_submitted, memory_order_relaxed) !=
+	       atomic_load_explicit(&s->ops_done, memory_order_relaxed) +
+	               atomic_load_explicit(&s->ops_failed, memory_order_relaxed);
+}
+
+/* Waking a thread takes longer than all the rest of a short message, so this one spins a while after
+ * the last callback: as long as a worker if an operation is open, longer for an armed watcher.
+ * Where there are few CPUs spinning would take one from those who have the next callback to bring. */
+static void spin(struct wimm_engine *engine, uint64_t watch_ns, uint64_t open_ns)
+{
+	uint64_t from_ns, most_ns;
+
+	if (!armed(engine) && (open_ns == 0 || !any_open(engine)))
 		return;
 	from_ns = clock_now_ns();
 	while (mpsc_empty_hint(&engine->deliveries) &&
-	       atomic_load_explicit(&engine->watch.armed, memory_order_relaxed) != 0 &&
-	       atomic_load_explicit(&engine->callback_stop, memory_order_relaxed) == 0 &&
-	       clock_now_ns() - from_ns < spin_ns)
+	       atomic_load_explicit(&engine->callback_stop, memory_order_relaxed) == 0) {
+		most_ns = armed(engine) ? watch_ns : open_ns;
+		if (clock_now_ns() - from_ns >= most_ns)
+			return;
 		plat_cpu_relax();
+	}
 }
 
 static void callback_main(void *arg)
 {
 	struct wimm_engine *engine = arg;
-	uint64_t spin_ns = config_get_u64(CFG_WATCH_SPIN_US) * CLOCK_NS_PER_US;
+	uint64_t watch_ns = config_get_u64(CFG_WATCH_SPIN_US) * CLOCK_NS_PER_US;
+	uint64_t open_ns = plat_cpu_count() >= SPIN_CPUS_MIN ? engine->worker.spin_ns : 0;
 
 	for (;;) {
 		if (deliver_run(engine, UINT32_MAX) != 0)
@@ -79,7 +101,7 @@ static void callback_main(void *arg)
 		if (atomic_load_explicit(&engine->callback_stop, memory_order_acquire) != 0 &&
 		    mpsc_empty_hint(&engine->deliveries))
 			return;
-		spin_for_watchers(engine, spin_ns);
+		spin(engine, watch_ns, open_ns);
 		wake_announce(&engine->delivery_wake);
 		if (mpsc_empty_hint(&engine->deliveries) &&
 		    atomic_load_explicit(&engine->callback_stop, memory_order_acquire) == 0)

@@ -90,6 +90,13 @@ void plat_thread_yield(void)
 	sched_yield();
 }
 
+uint32_t plat_cpu_count(void)
+{
+	cpu_set_t set;
+
+	return sched_getaffinity(0, sizeof(set), &set) == 0 ? (uint32_t)CPU_COUNT(&set) : 1;
+}
+
 void plat_cpu_relax(void)
 {
 #if defined(__x86_64__)

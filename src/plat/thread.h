@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "wimm/status.h"
 
@@ -38,6 +39,8 @@ void plat_thread_join(struct plat_thread *t);
 bool plat_thread_is_self(const struct plat_thread *t);
 /* Lets another runnable thread go first. */
 void plat_thread_yield(void);
+/* CPUs that the calling thread may run on; at least 1. */
+uint32_t plat_cpu_count(void);
 /* Tells the CPU that this is a spin loop. */
 void plat_cpu_relax(void);
 

@@ -137,7 +137,9 @@ static void thread_on_a_node_stays_within_what_it_may_use(void **state)
 	plat_thread_join(&seen.thread);
 	assert_true(seen.ran);
 	assert_true(seen.cpu_count >= 1);
+	assert_int_equal(plat_cpu_count(), CPU_COUNT(&before));
 	assert_int_equal(sched_setaffinity(0, sizeof(one), &one), 0);
+	assert_int_equal(plat_cpu_count(), 1);
 	assert_ok(plat_thread_start(&seen.thread, look_on_node, &seen, "node", PLAT_CPU_ANY));
 	plat_thread_join(&seen.thread);
 	assert_int_equal(sched_setaffinity(0, sizeof(before), &before), 0);
