@@ -69,9 +69,9 @@ static bool any_open(const struct wimm_engine *engine)
 	               atomic_load_explicit(&s->ops_failed, memory_order_relaxed);
 }
 
-/* Waking a thread takes longer than all the rest of a short message, so this one spins a while after
- * the last callback: as long as a worker if an operation is open, longer for an armed watcher.
- * Where there are few CPUs spinning would take one from those who have the next callback to bring. */
+/* Waking a thread takes longer than all the rest of a short message, so this one spins a while
+ * after the last callback: as long as a worker if an operation is open, longer for an armed
+ * watcher. Where there are few CPUs spinning would take one from those who bring the next one. */
 static void spin(struct wimm_engine *engine, uint64_t watch_ns, uint64_t open_ns)
 {
 	uint64_t from_ns, most_ns;

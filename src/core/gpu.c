@@ -11,14 +11,19 @@ bool gpu_path_fits(const struct worker *w, const struct leg *leg, const struct p
 	return w->nic[path->nic].caps.gpu_direct;
 }
 
-static bool both_ends(const struct leg *leg)
+/* One card copies from end to end. Between two of them, and to memory that cannot be mapped, the
+ * bytes go through slots. */
+static bool same_card(const struct leg *leg)
 {
-	return leg->op->src->device >= 0 && leg->dst->gpu;
+	const struct wimm_mr *src = leg->op->src;
+
+	return src->device >= 0 && leg->dst->gpu && leg->dst->card == src->card &&
+	       src->card != WIRE_CARD_NONE;
 }
 
 bool gpu_leg_plan(struct worker *w, struct leg *leg)
 {
-	if (!both_ends(leg))
+	if (!same_card(leg))
 		return false;
 	leg->op->flags |= OP_STAYS;
 	leg->as_list = leg->op->kind == OP_PAGED && leg->end > 0;
@@ -27,9 +32,10 @@ bool gpu_leg_plan(struct worker *w, struct leg *leg)
 
 const char *gpu_why_not(const struct leg *leg)
 {
-	return both_ends(leg) ? "no path of this peer reaches memory of a GPU, and there are no "
+	return same_card(leg) ? "no path of this peer reaches memory of a GPU, and there are no "
 	                        "slots to go through"
-	                      : "memory of a GPU at one end, and there are no slots to go through";
+	                      : "memory of a GPU at one end, or of two, and there are no slots to "
+	                        "go through";
 }
 
 /* Everything in flight is counted in these. */

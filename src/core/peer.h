@@ -192,6 +192,7 @@ struct wimm_remote_mr {
 	uint32_t region_generation;
 	uint32_t key_count;
 	bool gpu; /* memory of a GPU */
+	uint64_t card; /* which, or WIRE_CARD_NONE */
 	wimm_peer peer_id;
 	uint64_t key[WIMM_MAX_NICS];
 

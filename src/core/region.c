@@ -146,8 +146,13 @@ static wimm_status check_range(const void *addr, uint64_t len_bytes,
 	return WIMM_OK;
 }
 
-/* Which GPU's memory it is; -1: the host's. */
-static wimm_status check_kind(const void *addr, uint64_t len_bytes, int *out_device)
+struct kind {
+	int device; /* the GPU whose memory it is; -1: the host's */
+	uint64_t card;
+	bool apart;
+};
+
+static wimm_status check_kind(const void *addr, uint64_t len_bytes, struct kind *out)
 {
 	struct mem_cuda_range range;
 	char text[MEM_CUDA_TEXT_BYTES];
@@ -158,9 +163,13 @@ static wimm_status check_kind(const void *addr, uint64_t len_bytes, int *out_dev
 		error_text_set("%s", text);
 		return st;
 	}
-	*out_device = is_cuda ? range.device : -1;
-	if (is_cuda)
-		cuda_queue_prepare(range.device);
+	*out = (struct kind){ .device = -1 };
+	if (!is_cuda)
+		return WIMM_OK;
+	cuda_queue_prepare(range.device);
+	out->device = range.device;
+	out->card = mem_cuda_pci(range.device);
+	out->apart = out->card == WIRE_CARD_NONE || !mem_cuda_exportable(addr, len_bytes);
 	return WIMM_OK;
 }
 
@@ -170,12 +179,12 @@ wimm_status wimm_reg_mr(struct wimm_engine *engine, void *addr, uint64_t len_byt
 	wimm_status st = engine_check(engine);
 	struct wimm_mr *mr;
 	uint32_t generation = 0;
-	int device = -1;
+	struct kind kind;
 
 	if (st == WIMM_OK)
 		st = out != NULL ? check_range(addr, len_bytes, opts) : args_null("out");
 	if (st == WIMM_OK)
-		st = check_kind(addr, len_bytes, &device);
+		st = check_kind(addr, len_bytes, &kind);
 	if (st == WIMM_OK && engine_closing(engine))
 		st = WIMM_E_CLOSED;
 	while (st == WIMM_OK && generation == 0)
@@ -196,7 +205,9 @@ wimm_status wimm_reg_mr(struct wimm_engine *engine, void *addr, uint64_t len_byt
 	mr->addr = addr;
 	mr->len_bytes = len_bytes;
 	mr->flags = opts != NULL ? opts->flags : 0;
-	mr->device = device;
+	mr->device = kind.device;
+	mr->card = kind.card;
+	mr->apart = kind.apart;
 	mr->refs = 0;
 	mr->revoking = false;
 	mr->request.kind = REQUEST_DEREG;
@@ -244,6 +255,7 @@ wimm_status wimm_mr_get_desc(const struct wimm_mr *mr, struct wimm_mr_desc *out)
 	d.generation = atomic_load_explicit(&mr->generation, memory_order_relaxed);
 	memcpy(d.key, mr->key, sizeof(d.key));
 	d.kind = mr->device >= 0 ? WIRE_MEMORY_CUDA : WIRE_MEMORY_HOST;
+	d.card = mr->apart ? WIRE_CARD_NONE : mr->card;
 	return wire_desc_encode(&d, out);
 }
 

@@ -23,6 +23,8 @@ struct wimm_mr {
 	uint64_t len_bytes;
 	uint32_t flags;
 	int device; /* the GPU whose memory it is; -1: the host's */
+	uint64_t card; /* where that sits */
+	bool apart;    /* nobody else can map it */
 	uint64_t key[WIMM_MAX_NICS + 1]; /* of each device */
 	struct wimm_on_done on_done;
 

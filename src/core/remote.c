@@ -356,6 +356,7 @@ static void open_on_worker(struct worker *w, void *arg)
 	r->region_generation = a->desc->generation;
 	r->key_count = a->desc->owner.nic_count;
 	r->gpu = a->desc->kind == WIRE_MEMORY_CUDA;
+	r->card = a->desc->card;
 	memcpy(r->key, a->desc->key, sizeof(r->key));
 	r->peer = p;
 	r->peer_id = peer_id(p);

@@ -20,6 +20,7 @@
 #define WIRE_ADDR_MINOR 0 /* of addresses and descriptors */
 #define WIRE_MEMORY_HOST 0
 #define WIRE_MEMORY_CUDA 1
+#define WIRE_CARD_NONE UINT64_MAX /* no other process can map the memory */
 #define WIRE_MINOR_FENCE 1 /* knows FENCE and FENCE_ACK */
 #define WIRE_MINOR_LAND 5  /* knows LAND_ASK to LANDED */
 #define WIRE_MINOR_PATH 4  /* knows PATH_OPEN to ALIVE */
@@ -39,6 +40,7 @@ struct wire_desc {              /* behind wimm_mr_desc */
 	uint32_t generation;         /* never 0 */
 	uint64_t key[WIMM_MAX_NICS]; /* one for each NIC of the owner */
 	uint8_t kind;                /* WIRE_MEMORY_*; what is not sent is the host's */
+	uint64_t card;               /* CUDA: at which place of PCI, or WIRE_CARD_NONE */
 };
 
 /* encode: OK, or E_INVAL for a value that may not be sent. decode: OK, E_PARSE, or E_VERSION, and

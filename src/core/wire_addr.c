@@ -187,8 +187,10 @@ wimm_status wire_desc_encode(const struct wire_desc *d, struct wimm_mr_desc *out
 	bw_u32(&w, d->generation);
 	for (uint32_t i = 0; i < d->owner.nic_count; i++)
 		bw_u64(&w, d->key[i]);
-	if (d->kind == WIRE_MEMORY_CUDA)
+	if (d->kind == WIRE_MEMORY_CUDA) {
 		bw_u32(&w, CUDA_TAG);
+		bw_u64(&w, d->card);
+	}
 	if (w.bad)
 		return WIMM_E_INVAL;
 	made.len_bytes = (uint32_t)bw_len(&w);
@@ -216,8 +218,10 @@ wimm_status wire_desc_decode(const struct wimm_mr_desc *in, struct wire_desc *ou
 	d.generation = br_u32(&r);
 	for (uint32_t i = 0; i < d.owner.nic_count; i++)
 		d.key[i] = br_u64(&r);
-	if (br_left(&r) >= sizeof(uint32_t) && br_u32(&r) == CUDA_TAG)
+	if (br_left(&r) >= sizeof(uint32_t) && br_u32(&r) == CUDA_TAG) {
 		d.kind = WIRE_MEMORY_CUDA;
+		d.card = br_left(&r) >= sizeof(d.card) ? br_u64(&r) : WIRE_CARD_NONE;
+	}
 	if (r.bad || !desc_valid(&d))
 		return WIMM_E_PARSE;
 	*out = d;

@@ -308,6 +308,18 @@ wimm_status mem_cuda_export(const void *addr, uint64_t len_bytes, struct mem_cud
 	return WIMM_OK;
 }
 
+bool mem_cuda_exportable(const void *addr, uint64_t len_bytes)
+{
+	char text[MEM_CUDA_TEXT_BYTES];
+	struct mem_cuda_export e;
+
+	if (mem_cuda_export(addr, len_bytes, &e, text, sizeof(text)) != WIMM_OK)
+		return false;
+	if (e.fd >= 0)
+		(void)close(e.fd);
+	return true;
+}
+
 static cu_result import_vmm(const struct cuda_lib *lib, const struct mem_cuda_export *given,
                             struct mem_cuda_map *map)
 {

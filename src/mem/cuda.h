@@ -56,6 +56,9 @@ struct mem_cuda_export {
 	uint64_t offset; /* of the range */
 	uint64_t bytes;  /* of all that is mapped */
 };
+/* Whether there is such a thing: not of a range of several mappings, nor of the memory pools of
+ * cuMemAllocAsync(). */
+bool mem_cuda_exportable(const void *addr, uint64_t len_bytes);
 WIMM_MUST_CHECK wimm_status mem_cuda_export(const void *addr, uint64_t len_bytes,
                                             struct mem_cuda_export *out, char *text,
                                             size_t text_bytes);

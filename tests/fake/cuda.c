@@ -19,6 +19,7 @@ EXPORT struct fake_cuda_knobs fake_cuda_knobs = {
 	.alloc = fake_alloc,
 	.free = fake_free,
 	.alloc_on = fake_alloc_on,
+	.alloc_spanning = fake_alloc_spanning,
 	.objects = count_objects,
 	.block = block,
 	.unblock = unblock,
@@ -32,7 +33,7 @@ struct event {
 };
 
 struct stream {
-	uint64_t asked;
+	int device;
 };
 
 struct function {
@@ -207,8 +208,22 @@ static int ask(struct op op)
 	return code;
 }
 
+/* Without access of one card to the other's memory, which nobody here asks for. */
+static void check_card(const struct stream *stream, uint64_t dst, uint64_t src)
+{
+	int to = fake_device(dst), from = fake_device(src);
+	bool good;
+
+	if ((uintptr_t)stream <= 2)
+		return;
+	good = (to < 0 || to == stream->device) && (from < 0 || from == stream->device);
+	if (!good)
+		__atomic_fetch_add(&fake_cuda_knobs.bad_copies, 1, __ATOMIC_RELAXED);
+}
+
 EXPORT int cuMemcpyAsync(uint64_t dst, uint64_t src, size_t bytes, struct stream *stream)
 {
+	check_card(stream, dst, src);
 	return ask((struct op){ .kind = COPY, .stream = stream, .a = dst, .b = src, .n = bytes });
 }
 
@@ -231,6 +246,7 @@ EXPORT int cuLaunchKernel(struct function *f, unsigned int gx, unsigned int gy, 
 	    strcmp(f->name, "wimm_copy_pages") != 0)
 		return INVALID_VALUE;
 	memcpy(&op.pages, params[0], sizeof(op.pages));
+	check_card(stream, op.pages.dst, op.pages.src);
 	fake_cuda_knobs.launches++;
 	return ask(op);
 }
@@ -240,6 +256,7 @@ EXPORT int cuStreamCreateWithPriority(struct stream **out, unsigned int flags, i
 	(void)flags;
 	(void)priority;
 	*out = calloc(1, sizeof(**out));
+	(*out)->device = fake_current();
 	fake_objects++;
 	return OK;
 }
@@ -325,8 +342,7 @@ EXPORT int cuStreamWaitEvent(struct stream *stream, struct event *event, unsigne
 
 EXPORT int cuStreamGetCtx(struct stream *stream, void **out)
 {
-	(void)stream;
-	*out = &the_ctx[0];
+	*out = &the_ctx[(uintptr_t)stream <= 2 ? fake_current() : stream->device];
 	return OK;
 }
 

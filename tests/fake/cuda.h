@@ -21,6 +21,7 @@ struct fake_cuda_knobs {
 	int devices;          /* how many there are */
 	void *capturing;      /* a stream that is being captured into a graph, by a thread that
 	                       * forbids others what would end that */
+	uint64_t bad_copies;  /* by a stream of a card that has neither of the ends */
 	uint64_t broken;      /* calls that have ended it nevertheless */
 	uint64_t looks;       /* cuEventQuery() */
 	uint64_t copies;      /* asked for, by engine and by kernel */
@@ -33,6 +34,7 @@ struct fake_cuda_knobs {
 	uint64_t (*alloc)(size_t bytes, int vmm);
 	void (*free)(uint64_t ptr);
 	uint64_t (*alloc_on)(int device, size_t bytes);
+	uint64_t (*alloc_spanning)(size_t bytes); /* two mappings in a row */
 	uint32_t (*objects)(void); /* allocations, maps, streams, events that are there */
 	/* What is asked of a stream from now on waits until it is let go; others go on. */
 	void (*block)(void *stream);

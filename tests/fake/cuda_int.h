@@ -43,8 +43,10 @@ bool fake_unsafe(void);
 /* Where the bytes of an address are. */
 void *fake_host(uint64_t ptr);
 void *fake_shadow(uint64_t ptr);
+int fake_device(uint64_t ptr); /* that has it; -1: the host */
 uint64_t fake_alloc(size_t bytes, int vmm);
 uint64_t fake_alloc_on(int device, size_t bytes);
+uint64_t fake_alloc_spanning(size_t bytes);
 void fake_free(uint64_t ptr);
 
 #endif

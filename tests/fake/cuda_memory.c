@@ -43,6 +43,18 @@ void *fake_host(uint64_t ptr)
 	return r && r->shadow ? r->shadow + (ptr - r->addr) : (void *)(uintptr_t)ptr;
 }
 
+int fake_device(uint64_t ptr)
+{
+	struct range *r;
+	int device;
+
+	pthread_mutex_lock(&fake_lock);
+	r = range_of(ptr);
+	device = r && r->shadow ? r->device : -1;
+	pthread_mutex_unlock(&fake_lock);
+	return device;
+}
+
 void *fake_shadow(uint64_t ptr)
 {
 	struct range *r;
@@ -121,6 +133,30 @@ uint64_t fake_alloc_on(int device, size_t bytes)
 	ptr = fake_alloc(bytes, 0);
 	fake_leave();
 	return ptr;
+}
+
+/* The readable sides follow one another, too. */
+uint64_t fake_alloc_spanning(size_t bytes)
+{
+	size_t half = bytes / 2 / 4096 * 4096;
+	int none = PROT_NONE, fd = make_fd(bytes);
+	uint8_t *at = mmap(NULL, bytes, none, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	uint8_t *shadow = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+
+	if (at == MAP_FAILED || shadow == MAP_FAILED)
+		return 0;
+	pthread_mutex_lock(&fake_lock);
+	for (int i = 0; i < 2; i++) {
+		uint64_t from = (uint64_t)(uintptr_t)(at + (i == 0 ? 0 : half));
+		struct range *r = add_range(from, make_fd(half), i == 0 ? half : bytes - half,
+		                            true);
+
+		(void)munmap(r->shadow, r->bytes);
+		r->shadow = shadow + (i == 0 ? 0 : half);
+	}
+	pthread_mutex_unlock(&fake_lock);
+	(void)close(fd);
+	return (uint64_t)(uintptr_t)at;
 }
 
 EXPORT uint64_t fake_cuda_alloc(size_t bytes)

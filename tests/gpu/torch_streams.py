@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors of torch between two processes of one machine with a GPU: a write begins after the kernels
-that its tensor's stream holds, without anybody waiting for them. Prints rows as the programs beside
-it do.
+"""Tensors of torch between two processes of one machine with a GPU: a write begins after the
+kernels that its tensor's stream holds, without anybody waiting for them. Prints rows as the
+programs beside it do.
 
   torch_streams.py [--library FILE] [--rounds N] [--provider host|tcp] [--bytes N]
 
@@ -35,7 +35,7 @@ def open_engine(provider):
 
 
 def receiver(provider, length):
-    """Looks at what has arrived with kernels launched after the immediate; answers a line a round."""
+    """Looks at what has arrived by kernels launched after the immediate; answers line by line."""
     import torch
 
     engine = open_engine(provider)
@@ -56,7 +56,8 @@ class Peer:
     def __init__(self, options):
         self._process = subprocess.Popen(
             [sys.executable, __file__, "--receive", "--library", options.library, "--provider",
-             options.provider, "--bytes", str(options.bytes)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+             options.provider, "--bytes", str(options.bytes)], stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, text=True)
         self.desc = bytes.fromhex(self._process.stdout.readline())
 
     def wrong_bytes(self, value, count, write):
@@ -182,8 +183,8 @@ def sender(options):
     pages = list(range(256))
     check("the stream of pages is honoured", rounds(
         "256 pages", n // 10, peer, source, stream,
-        lambda: engine.write_pages(region, pages, remote, pages, page_bytes=options.bytes // 256, imm=1,
-                                   deadline=WAIT), 256) == 0)
+        lambda: engine.write_pages(region, pages, remote, pages, page_bytes=options.bytes // 256,
+                                   imm=1, deadline=WAIT), 256) == 0)
     stale = rounds("planted: no wait", 20, peer, source, stream, write(stream=-1))
     check("an omitted wait is seen", stale > 0, f"{stale} of 20 rounds were stale")
     torch.cuda.synchronize()

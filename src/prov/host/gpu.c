@@ -200,6 +200,20 @@ static const struct host_map *target(struct host_path *path, const struct host_r
 	return map;
 }
 
+/* The core takes another way to a card that is not the source's, if its descriptor is right. */
+static bool same_card(struct host_path *path, const struct host_map *map, int device)
+{
+	char text[MEM_CUDA_TEXT_BYTES];
+
+	if (!map->imported || map->cuda.device == device)
+		return true;
+	(void)snprintf(text, sizeof(text),
+	               "the source is on GPU %d and the peer's region on GPU %d of this process: "
+	               "one card copies within itself only",
+	               device, map->cuda.device);
+	return fail(path, WIMM_E_UNSUPPORTED, text);
+}
+
 /* A single request when it has no list of its own. */
 static void prepare(struct host_gpu *g, uint32_t pos, const struct host_req *req)
 {
@@ -215,11 +229,12 @@ static bool start(struct host_path *path, uint32_t pos)
 {
 	struct host_req *req = host_tx_req(&path->tx, pos);
 	struct host_gpu *g = path->gpu;
+	int device = host_gpu_device(path->obj.dev, req->wr.local_key);
 	const struct host_map *map;
 
 	prepare(g, pos, req);
 	map = target(path, req, gpu_req(g, pos));
-	if (!map || !open_queue(path, host_gpu_device(path->obj.dev, req->wr.local_key)))
+	if (!map || !same_card(path, map, device) || !open_queue(path, device))
 		return false;
 	if (!g->inside) {
 		g->inside = true;

@@ -443,6 +443,8 @@ static bool up_step(struct host_path *path, struct host_emit *emit)
 		host_tx_give_up(path);
 	if (!path->ended)
 		host_tx_step(path);
+	if (path->failed) /* and its connection is gone */
+		return true;
 	more = !host_tx_report(path, emit) || more;
 	if (path->bell_due && !path->ended)
 		host_path_ring(path);

@@ -6,6 +6,7 @@
 #include "plat/clock.h"
 #include "plat/thread.h"
 
+#include <wimm/cuda.h>
 #include <wimm/imm.h>
 #include <wimm/region.h>
 #include <wimm/transfer.h>
@@ -228,6 +229,7 @@ static void staged_pages(struct side *a, struct side *b, struct wimm_remote_mr *
 	uint32_t from[PAGES], into[PAGES];
 	uint64_t total = 0;
 
+	assert_ok(wimm_forget_imm(b->engine, IMM, &total));
 	for (uint32_t i = 0; i < count; i++) {
 		from[i] = count - 1 - i;
 		into[i] = (i * 7 + 3) % count;
@@ -536,6 +538,62 @@ static void gpu_staged_writes_go_on_when_their_path_was_lost(void **state)
 	nics = "127.0.0.1:0";
 }
 
+/* --- memory that one card does not copy --- */
+
+static void region_at(struct side *s, uint64_t ptr, uint64_t bytes)
+{
+	struct wimm_engine_opts opts = WIMM_ENGINE_OPTS_INIT;
+
+	opts.provider = provider;
+	assert_ok(wimm_engine_open(&opts, &s->engine));
+	s->ptr = ptr;
+	s->shadow = fake->shadow(ptr);
+	memset(s->shadow, 0, bytes);
+	assert_ok(wimm_reg_mr(s->engine, (void *)(uintptr_t)ptr, bytes, NULL, &s->mr));
+	assert_ok(wimm_mr_get_desc(s->mr, &s->desc));
+}
+
+static void gpu_write_to_another_card_goes_through_slots(void **state)
+{
+	/* Goal: between two cards of one machine the bytes are right, whichever cards they are. */
+	struct wimm_remote_mr *to;
+	struct side a, b;
+
+	(void)state;
+	fake->devices = 2;
+	region_at(&a, fake->alloc_on(0, BYTES), BYTES);
+	region_at(&b, fake->alloc_on(1, BYTES), BYTES);
+	assert_int_equal(wimm_mr_cuda_device(b.mr), 1);
+	assert_ok(wimm_open_remote_mr(a.engine, &b.desc, &to));
+	fill(a.shadow, BYTES, 6);
+	assert_int_equal(write_one(&a, to, 0, 77, (3 << 20) + 5), 1);
+	assert_memory_equal(b.shadow + 77, a.shadow, (3 << 20) + 5);
+	assert_true(fake->bad_copies == 0); /* none by a stream of the one in memory of the other */
+	staged_pages(&a, &b, to, PAGE, PAGES);
+	side_close(&a);
+	side_close(&b);
+	fake->devices = 1;
+}
+
+static void gpu_write_to_memory_of_several_mappings_goes_through_slots(void **state)
+{
+	/* Goal: what cannot be given to another process, as PyTorch's expandable segments, is
+	 * written all the same, over the seam between two mappings and from such memory too. */
+	struct wimm_remote_mr *to;
+	struct side a, b;
+
+	(void)state;
+	region_at(&a, fake->alloc_spanning(BYTES), BYTES);
+	region_at(&b, fake->alloc_spanning(BYTES), BYTES);
+	assert_ok(wimm_open_remote_mr(a.engine, &b.desc, &to));
+	fill(a.shadow, BYTES, 7);
+	assert_int_equal(write_one(&a, to, 0, 0, BYTES), 1);
+	assert_memory_equal(b.shadow, a.shadow, BYTES);
+	staged_pages(&a, &b, to, PAGE, PAGES);
+	assert_ok(wimm_engine_close(&a.engine));
+	assert_ok(wimm_engine_close(&b.engine));
+}
+
 /* --- two processes --- */
 
 static void talk(int fd, const void *out, void *in, size_t bytes)
@@ -560,6 +618,7 @@ static void writer(int in, int out)
 	char go;
 
 	talk(in, NULL, &desc, sizeof(desc));
+	fake->devices = 2;
 	side_open(&s, 0);
 	fill(s.shadow, BYTES, 5);
 	assert_ok(wimm_open_remote_mr(s.engine, &desc, &to));
@@ -575,7 +634,7 @@ static void writer(int in, int out)
 static struct {
 	int down, up;
 	pid_t pid;
-} writers[2];
+} writers[3];
 
 static void start_writer(int i)
 {
@@ -643,6 +702,29 @@ static void gpu_write_by_descriptor_reaches_the_other_process(void **state)
 	gpu_write_between_processes(1);
 }
 
+static void gpu_write_that_a_descriptor_sends_to_another_card_is_refused(void **state)
+{
+	/* Goal: a descriptor that says the wrong card makes no card write into another's memory,
+	 * and both are named. */
+	struct side b;
+	int64_t st;
+	int status;
+
+	(void)state;
+	fake->devices = 2;
+	region_at(&b, fake->alloc_on(1, BYTES), BYTES);
+	memset(b.desc.bytes + b.desc.len_bytes - 8, 0, 8); /* the card's place: that of card 0 */
+	talk(writers[2].down, &b.desc, NULL, sizeof(b.desc));
+	talk(writers[2].down, "g", NULL, 1);
+	talk(writers[2].up, NULL, &st, sizeof(st));
+	assert_int_equal(st, WIMM_E_UNSUPPORTED);
+	assert_int_equal(b.shadow[8192], 0);
+	(void)kill(writers[2].pid, SIGKILL);
+	assert_int_equal(waitpid(writers[2].pid, &status, 0), writers[2].pid);
+	side_close(&b);
+	fake->devices = 1;
+}
+
 static int setup(void **state)
 {
 	(void)state;
@@ -653,6 +735,7 @@ static int setup(void **state)
 		return -1;
 	start_writer(0);
 	start_writer(1);
+	start_writer(2);
 	return 0;
 }
 
@@ -661,6 +744,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(gpu_write_by_ipc_handle_reaches_the_other_process),
 		cmocka_unit_test(gpu_write_by_descriptor_reaches_the_other_process),
+		cmocka_unit_test(gpu_write_that_a_descriptor_sends_to_another_card_is_refused),
+		cmocka_unit_test(gpu_write_to_another_card_goes_through_slots),
+		cmocka_unit_test(gpu_write_to_memory_of_several_mappings_goes_through_slots),
 		cmocka_unit_test(gpu_single_write_lands_and_is_counted_after_its_bytes),
 		cmocka_unit_test(gpu_page_list_is_one_launch_and_counts_each_page),
 		cmocka_unit_test(gpu_page_list_of_empty_pages_counts_each_page),
