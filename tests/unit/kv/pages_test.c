@@ -211,6 +211,20 @@ static void case_71_pages_of_other_sizes_get_every_token_and_no_other_byte(void 
 		run_row(&rows[i]);
 }
 
+static void case_73_mla_prefill_ranks_share_the_work_and_all_learn_the_end(void **state)
+{
+	/* Goal: a latent cache from 8 ranks to 8 and to 4: each decode rank has every byte from the
+	 * one rank that the map names, and all 8 report their end, once, for each request. */
+	static const struct row rows[] = {
+		{ WIMM_KV_MLA, 64, 64, 8, 8, 0, 4096, 0, 0, 0, false },
+		{ WIMM_KV_MLA, 64, 64, 8, 4, 0, 4097, 0, 0, 0, false },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+		run_row(&rows[i]);
+}
+
 static void pages_in_groups_count_one_immediate_each(void **state)
 {
 	/* Goal: whatever the group, the chunks and the pages' order, a group's units leave together
@@ -290,6 +304,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(case_71_pages_of_other_sizes_get_every_token_and_no_other_byte),
+		cmocka_unit_test(case_73_mla_prefill_ranks_share_the_work_and_all_learn_the_end),
 		cmocka_unit_test(pages_in_groups_count_one_immediate_each),
 		cmocka_unit_test(pages_many_and_small_in_a_row_are_grouped_unasked),
 		cmocka_unit_test(pages_that_cannot_be_cut_are_refused_with_both_numbers),
