@@ -58,7 +58,8 @@ wimm_status engine_check(const struct wimm_engine *engine);
 /* Whether this process is a child of the one that opened the engine. */
 bool engine_forked(const struct wimm_engine *engine);
 uint64_t engine_now_ns(const struct wimm_engine *engine);
-/* The same, a little less exact and cheap. Thread: the worker's, that of a driving caller too. */
+/* The same, cheap, and less than a microsecond behind. Thread: the worker's, or the one that
+ * drives. */
 uint64_t engine_turn_ns(struct wimm_engine *engine);
 /* Whether close has begun: nothing new is accepted, but for the end of what there is. */
 bool engine_closing(const struct wimm_engine *engine);

@@ -98,12 +98,8 @@ wimm_status submit_get(struct wimm_engine *engine, enum op_kind kind, struct sub
 			return st;
 	}
 	op->flags = c->flags;
-	if (c->wait_ns != 0)
-		op->submit_ns = c->wait_ns;
-	else if (engine->worker.own_threads)
-		op->submit_ns = engine_now_ns(engine);
-	else
-		op->submit_ns = engine_turn_ns(engine);
+	/* Not engine_turn_ns(), which is the worker's. */
+	op->submit_ns = c->wait_ns != 0 ? c->wait_ns : engine_now_ns(engine);
 	if (c->deadline_us != 0)
 		op->deadline_ns = deadline_of(c, op->submit_ns);
 	if (c->on_done != NULL)

@@ -376,7 +376,6 @@ static bool arm(struct worker *w)
 
 void worker_arm(struct worker *w, bool may_sleep)
 {
-	clock_cache_drop(&w->clock);
 	/* What an earlier call has left armed or signalled is over: the turns since saw it. */
 	wake_cancel(&w->wake);
 	wake_drain(&w->wake);
@@ -407,7 +406,6 @@ void worker_wait(struct worker *w, uint64_t deadline_ns)
 	ts.tv_nsec = (long)(wait_ns % CLOCK_NS_PER_S);
 	STAT_ADD(w, sleeps, 1);
 	(void)ppoll(&pfd, 1, next == CLOCK_NEVER_NS ? NULL : &ts, NULL);
-	clock_cache_drop(&w->clock);
 	wake_cancel(&w->wake);
 	wake_drain(&w->wake);
 }

@@ -19,17 +19,10 @@ uint64_t clock_now_ns(void)
 /* It may differ between CPUs or jump: then it is far off, and the clock is read. */
 static bool fresh(struct clock_cache *cache)
 {
-	uint64_t ticks;
+	uint64_t ticks = __builtin_ia32_rdtsc();
 
-	if (cache->skips != 0) {
-		cache->skips--;
+	if (cache->now_ns != 0 && ticks - cache->ticks < CLOCK_STALE_TICKS)
 		return true;
-	}
-	ticks = __builtin_ia32_rdtsc();
-	if (cache->now_ns != 0 && ticks - cache->ticks < CLOCK_STALE_TICKS) {
-		cache->skips = CLOCK_SKIPS;
-		return true;
-	}
 	cache->ticks = ticks;
 	return false;
 }

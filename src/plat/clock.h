@@ -15,24 +15,14 @@
 uint64_t clock_now_ns(void);
 
 /* The same for one thread that asks again and again: what was read last, as long as the CPU's own
- * counter says that this was within CLOCK_STALE_TICKS, less than a microsecond. Who asks that fast
- * gets it CLOCK_SKIPS times more without a look at the counter, which takes as long as the rest of
- * an idle turn; so after a pause that clock_cache_drop() was not told of, it may be that many calls
- * late. Where there is no such counter the clock is read every time. */
+ * counter says that this was within CLOCK_STALE_TICKS, less than a microsecond. Where there is no
+ * such counter the clock is read every time. */
 #define CLOCK_STALE_TICKS 1000u
-#define CLOCK_SKIPS       3u
 struct clock_cache {
 	uint64_t now_ns;
 	uint64_t ticks;
-	uint32_t skips;
 };
 uint64_t clock_cached_ns(struct clock_cache *cache);
-
-/* There has been, or will be, a pause. */
-static inline void clock_cache_drop(struct clock_cache *cache)
-{
-	*cache = (struct clock_cache){ 0, 0, 0 };
-}
 
 /* now + after, CLOCK_NEVER_NS where it would overflow. */
 uint64_t clock_deadline_ns(uint64_t now_ns, uint64_t after_ns);

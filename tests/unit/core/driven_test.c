@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/test.h"
 
+#include "plat/clock.h"
+
 #include <wimm/imm.h>
 #include <wimm/transfer.h>
 
@@ -146,6 +148,38 @@ static void driven_wait_ends_when_a_peer_writes_or_the_time_is_up(void **state)
 	close_pair(&p);
 }
 
+static bool second_is_over(void *arg)
+{
+	return clock_now_ns() - *(const uint64_t *)arg > CLOCK_NS_PER_S;
+}
+
+static void driven_deadline_counts_from_the_submission_after_a_pause(void **state)
+{
+	/* Goal: a caller that drove without a break, then did something else for as long as the
+	 * deadline of its next write: the deadline has not passed before the write was made. */
+	const struct wimm_on_done done = { .flag = &(uint64_t){ 0 } };
+	struct wimm_write w = WIMM_WRITE_INIT;
+	struct pair p;
+	uint64_t from_ns;
+
+	(void)state;
+	open_pair(&p, "host");
+	for (int i = 0; i < 1000; i++)
+		(void)drive(&p);
+	from_ns = clock_now_ns();
+	assert_true(test_wait_until(second_is_over, &from_ns, TEST_DEADLINE_MS));
+	w.flags = WIMM_IMM;
+	w.src = p.src;
+	w.dst = p.remote;
+	w.len_bytes = sizeof(p.from);
+	w.deadline_us = CLOCK_NS_PER_S / CLOCK_NS_PER_US;
+	assert_ok(wimm_submit_single_write(p.a, &w, &done, NULL));
+	while (wimm_flag_load(done.flag) == 0)
+		(void)drive(&p);
+	assert_int_equal(wimm_flag_load(done.flag), 1);
+	close_pair(&p);
+}
+
 static void driven_calls_on_an_engine_with_threads_are_refused(void **state)
 {
 	/* Goal: nobody steps a worker that has a thread. */
@@ -167,6 +201,7 @@ int main(void)
 		cmocka_unit_test(driven_descriptor_over_tcp_wakes_when_a_peer_writes),
 		cmocka_unit_test(driven_descriptor_over_host_wakes_when_a_peer_writes),
 		cmocka_unit_test(driven_wait_ends_when_a_peer_writes_or_the_time_is_up),
+		cmocka_unit_test(driven_deadline_counts_from_the_submission_after_a_pause),
 		cmocka_unit_test(driven_calls_on_an_engine_with_threads_are_refused),
 	};
 
