@@ -27,6 +27,10 @@ EXPORT struct fake_knobs fake_knobs = {
 	.max_inline = 256,
 	.max_qps = QPS,
 	.max_mrs = MRS,
+	.max_qp_wr = SENDS,
+	.max_cqe = CQ_SLOTS,
+	.max_srq_wr = RECVS,
+	.max_mr_size = UINT64_MAX,
 	.event = raise_event,
 	.objects = count_objects,
 };
@@ -428,11 +432,11 @@ EXPORT int ibv_query_device(struct ibv_context *ctx, struct ibv_device_attr *out
 {
 	(void)ctx;
 	*out = (struct ibv_device_attr){ .max_qp = QPS,
-		                         .max_qp_wr = SENDS,
-		                         .max_cqe = CQ_SLOTS,
-		                         .max_srq_wr = RECVS,
+		                         .max_qp_wr = (int)fake_knobs.max_qp_wr,
+		                         .max_cqe = (int)fake_knobs.max_cqe,
+		                         .max_srq_wr = (int)fake_knobs.max_srq_wr,
 		                         .max_mr = MRS,
-		                         .max_mr_size = UINT64_MAX,
+		                         .max_mr_size = fake_knobs.max_mr_size,
 		                         .phys_port_cnt = 1 };
 	return 0;
 }
@@ -541,7 +545,7 @@ EXPORT struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, i
 		live += mrs[i] != NULL;
 		at = mrs[i] == NULL && at == MRS ? i : at;
 	}
-	if (at == MRS || live >= fake_knobs.max_mrs) {
+	if (at == MRS || live >= fake_knobs.max_mrs || length > fake_knobs.max_mr_size) {
 		errno = ENOMEM;
 		return NULL;
 	}
@@ -604,9 +608,14 @@ EXPORT void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int count)
 EXPORT struct ibv_cq *ibv_create_cq(struct ibv_context *ctx, int cqe, void *context,
                                     struct ibv_comp_channel *channel, int vector)
 {
-	struct cq *cq = make(sizeof(*cq));
+	struct cq *cq;
 
 	(void)vector;
+	if ((uint32_t)cqe > fake_knobs.max_cqe) {
+		errno = EINVAL;
+		return NULL;
+	}
+	cq = make(sizeof(*cq));
 	cq->cq.context = ctx;
 	cq->cq.cq_context = context;
 	cq->cq.channel = channel;
@@ -629,8 +638,13 @@ static void recvs_open(struct recvs *r, uint32_t depth)
 
 EXPORT struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr)
 {
-	struct srq *s = make(sizeof(*s));
+	struct srq *s;
 
+	if (attr->attr.max_wr > fake_knobs.max_srq_wr) {
+		errno = EINVAL;
+		return NULL;
+	}
+	s = make(sizeof(*s));
 	s->srq.context = pd->context;
 	recvs_open(&s->recvs, attr->attr.max_wr);
 	return &s->srq;
@@ -649,7 +663,9 @@ EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *
 
 	for (uint32_t i = 0; i < QPS; i++)
 		live += qps[i] != NULL;
-	if (attr->cap.max_inline_data > fake_knobs.max_inline || live >= fake_knobs.max_qps) {
+	if (attr->cap.max_inline_data > fake_knobs.max_inline ||
+	    attr->cap.max_send_wr > fake_knobs.max_qp_wr ||
+	    attr->cap.max_recv_wr > fake_knobs.max_qp_wr || live >= fake_knobs.max_qps) {
 		errno = live >= fake_knobs.max_qps ? ENOMEM : EINVAL;
 		return NULL;
 	}

@@ -27,6 +27,9 @@ struct fake_knobs {
 	uint32_t max_inline; /* more is refused by create_qp */
 	uint32_t max_qps;    /* more are refused */
 	uint32_t max_mrs;
+	/* What query_device tells, and create_* and reg_mr keep to; at most the library's own. */
+	uint32_t max_qp_wr, max_cqe, max_srq_wr;
+	uint64_t max_mr_size;
 	bool port_down;   /* at open */
 	bool saw_relaxed; /* relaxed ordering was asked for */
 	uint32_t posts;   /* calls of post_send on RC queue pairs */

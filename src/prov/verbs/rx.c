@@ -50,6 +50,9 @@ wimm_status verbs_rx_open(struct verbs_dev *dev, struct verbs_fail *fail)
 	rx->slot_count = dev->limits.recv_depth;
 	if (rx->slot_count > (uint32_t)dev->nic.attr.max_srq_wr)
 		rx->slot_count = (uint32_t)dev->nic.attr.max_srq_wr;
+	if (dev->nic.attr.max_cqe > CQ_SPARE && /* one entry each, and none is ever lost */
+	    rx->slot_count > (uint32_t)dev->nic.attr.max_cqe - CQ_SPARE)
+		rx->slot_count = (uint32_t)dev->nic.attr.max_cqe - CQ_SPARE;
 	srq.attr.max_wr = rx->slot_count;
 	if (!alloc_memory(rx)) {
 		verbs_fail_set(fail, WIMM_E_NOMEM, 0, "out of memory");

@@ -58,6 +58,32 @@ static void verbs_gid_wanted_index_and_port_are_kept_to(void **state)
 	assert_int_equal(verbs_gid_choose(table, 4, 1, false, -1)->gid_index, 0);
 }
 
+static void verbs_gid_layouts_of_common_fabrics_are_understood(void **state)
+{
+	/* Goal: the tables that drivers make: each address twice, as v1 and v2; a second address; a
+	 * fabric without IPv4; one whose only address is link-local; InfiniBand. */
+	const struct ibv_gid_entry pairs[] = {
+		entry(0, "fe80::ba59:9fff:fe1:2", V1), entry(1, "fe80::ba59:9fff:fe1:2", V2),
+		entry(2, "192.168.3.4", V1),           entry(3, "192.168.3.4", V2),
+		entry(4, "192.168.9.4", V1),           entry(5, "192.168.9.4", V2),
+	};
+	const struct ibv_gid_entry ipv6[] = {
+		entry(0, "fe80::1", V1),     entry(1, "fe80::1", V2),
+		entry(2, "fd00:1::7", V1),   entry(3, "fd00:1::7", V2),
+	};
+	const struct ibv_gid_entry v2_alone[] = { entry(0, "fe80::5", V2),
+		                                  entry(1, "10.1.0.5", V2) };
+	const struct ibv_gid_entry infiniband[] = { entry(0, "fe80::b8ce:f603:77:1", V1) };
+
+	(void)state;
+	assert_int_equal(verbs_gid_choose(pairs, 6, 1, true, -1)->gid_index, 3);
+	assert_int_equal(verbs_gid_choose(pairs, 4, 1, true, -1)->gid_index, 3);
+	assert_int_equal(verbs_gid_choose(pairs, 2, 1, true, -1)->gid_index, 1);
+	assert_int_equal(verbs_gid_choose(ipv6, 4, 1, true, -1)->gid_index, 3);
+	assert_int_equal(verbs_gid_choose(v2_alone, 2, 1, true, -1)->gid_index, 1);
+	assert_int_equal(verbs_gid_choose(infiniband, 1, 1, false, -1)->gid_index, 0);
+}
+
 static void verbs_gid_text_is_an_address(void **state)
 {
 	/* Goal: people read what ping takes. */
@@ -78,6 +104,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(verbs_gid_most_routable_entry_is_chosen),
 		cmocka_unit_test(verbs_gid_wanted_index_and_port_are_kept_to),
+		cmocka_unit_test(verbs_gid_layouts_of_common_fabrics_are_understood),
 		cmocka_unit_test(verbs_gid_text_is_an_address),
 	};
 
