@@ -144,6 +144,7 @@ static void peer_reset(struct peer *p)
 	list_init(&p->stage_link);
 	p->stage_tx = NULL;
 	p->stage_rx = NULL;
+	p->land_wanted = false;
 	list_init(&p->confirming);
 	list_init(&p->outbox);
 	list_init(&p->talk_link);

@@ -131,6 +131,8 @@ struct peer {
 
 	struct stage_tx *stage_tx; /* slots for memory of GPUs that is sent, */
 	struct stage_rx *stage_rx; /* and that comes in; NULL: none yet */
+	bool land_wanted;          /* it asked for slots, and has too many that are not free yet */
+	_Atomic uint32_t land_areas; /* lent and not free yet; also of peers that had this place */
 	struct list stage_link;    /* worker.stage_peers */
 	struct list pending;    /* legs to post */
 	struct list ready_link; /* worker.ready */

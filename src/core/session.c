@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sessions: their messages, their channels, time and goodbye. hello.c starts them. */
 #include "core/session.h"
-#include "core/stage.h"
 #include "core/engine.h"
 #include "core/fence.h"
 #include "core/marks.h"
+#include "core/stage.h"
 
 #include "base/alloc.h"
 #include "base/assert.h"
@@ -374,8 +374,13 @@ static void scan_peer(struct worker *w, struct peer *p)
 void session_scan(struct worker *w)
 {
 	/* peer_down() frees nothing here: a peer goes only after its event has run. */
-	LIST_FOR_EACH(it, &w->peers)
-		scan_peer(w, LIST_ENTRY(it, struct peer, link));
+	LIST_FOR_EACH(it, &w->peers) {
+		struct peer *p = LIST_ENTRY(it, struct peer, link);
+
+		scan_peer(w, p);
+		if (p->land_wanted && p->state == PEER_UP)
+			stage_asked(w, p);
+	}
 	LIST_FOR_EACH(it, &w->strangers) {
 		struct ctl *c = LIST_ENTRY(it, struct ctl, link);
 

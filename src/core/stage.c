@@ -13,6 +13,7 @@
 struct slots {
 	void *base;
 	bool pinned;
+	_Atomic uint32_t *areas;
 };
 
 static void slots_free(void *base, bool pinned)
@@ -23,7 +24,7 @@ static void slots_free(void *base, bool pinned)
 		mem_free(base);
 }
 
-bool stage_mem_open(struct worker *w, struct stage_mem *mem, bool local)
+bool stage_mem_open(struct worker *w, struct stage_mem *mem, _Atomic uint32_t *areas)
 {
 	struct wimm_mr_opts opts = WIMM_MR_OPTS_INIT;
 	uint64_t bytes = (uint64_t)STAGE_SLOTS * STAGE_STRIDE;
@@ -34,9 +35,13 @@ bool stage_mem_open(struct worker *w, struct stage_mem *mem, bool local)
 		mem->base = mem_alloc_aligned(4096, bytes);
 	if (mem->base == NULL)
 		return false;
-	opts.flags = local ? WIMM_MR_LOCAL_ONLY : 0;
-	if (wimm_reg_mr(w->engine, mem->base, bytes, &opts, &mem->mr) == WIMM_OK)
+	opts.flags = areas == NULL ? WIMM_MR_LOCAL_ONLY : 0;
+	if (wimm_reg_mr(w->engine, mem->base, bytes, &opts, &mem->mr) == WIMM_OK) {
+		mem->areas = areas;
+		if (areas != NULL)
+			atomic_fetch_add_explicit(areas, 1, memory_order_relaxed);
 		return true;
+	}
 	LOG_ERROR("no slots for memory of GPUs: %s", wimm_last_error_text());
 	slots_free(mem->base, mem->pinned);
 	memset(mem, 0, sizeof(*mem));
@@ -49,6 +54,9 @@ static void on_dereg(void *context, const struct wimm_done *done)
 
 	(void)done;
 	slots_free(s->base, s->pinned);
+	/* Release, with the acquire in stage_asked(): what they took is free for the next. */
+	if (s->areas != NULL)
+		atomic_fetch_sub_explicit(s->areas, 1, memory_order_release);
 	mem_free(s);
 }
 
@@ -59,7 +67,7 @@ void stage_mem_close(struct worker *w, struct stage_mem *mem)
 
 	if (s == NULL)
 		return; /* out of memory: rather lose the slots than have somebody write there */
-	*s = (struct slots){ mem->base, mem->pinned };
+	*s = (struct slots){ mem->base, mem->pinned, mem->areas };
 	status_ignore(wimm_dereg_mr(w->engine, mem->mr, &on_done)); /* live until now */
 	memset(mem, 0, sizeof(*mem));
 }

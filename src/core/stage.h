@@ -24,12 +24,15 @@
 /* In op_seq of the PROV_PART of a slot. */
 #define STAGE_SEQ  (UINT64_C(1) << 63)
 #define STAGE_DEVICES 16
+/* Slots lent to one peer, those that were taken back and not acknowledged included. */
+#define STAGE_AREAS_MAX 4u
 
 /* The slots of one direction of one peer. */
 struct stage_mem {
 	uint8_t *base;
 	bool pinned;
 	struct wimm_mr *mr;
+	_Atomic uint32_t *areas; /* of the peer they are lent to; NULL: they are this side's */
 };
 
 /* What names a slot: of which area it is, by the region's place and generation, and its number. */
@@ -40,7 +43,8 @@ static inline uint64_t stage_seq(uint32_t region_slot, uint32_t generation, uint
 }
 
 /* Worker only, all of it. */
-bool stage_mem_open(struct worker *w, struct stage_mem *mem, bool local);
+/* areas: counts those of a peer until they are free; NULL: for this side's own use. */
+bool stage_mem_open(struct worker *w, struct stage_mem *mem, _Atomic uint32_t *areas);
 void stage_mem_close(struct worker *w, struct stage_mem *mem);
 /* The queue of a device for one direction; NULL: *why says why. */
 struct cuda_queue *stage_queue(struct worker *w, bool to_device, int device, const char **why);

@@ -40,9 +40,14 @@ void stage_asked(struct worker *w, struct peer *p)
 	if (p->stage_rx != NULL && !take_back(w, p))
 		return;
 	rx = p->stage_rx;
+	/* A peer that acknowledges nothing gets no more memory; it is looked at again now and then. */
+	p->land_wanted = rx == NULL && atomic_load_explicit(&p->land_areas, memory_order_acquire) >=
+	                                       STAGE_AREAS_MAX;
+	if (p->land_wanted)
+		return;
 	if (rx == NULL) {
 		rx = mem_calloc(1, sizeof(*rx));
-		if (rx == NULL || !stage_mem_open(w, &rx->mem, false)) {
+		if (rx == NULL || !stage_mem_open(w, &rx->mem, &p->land_areas)) {
 			mem_free(rx);
 			session_say(w, p, &m); /* none */
 			return;

@@ -81,7 +81,7 @@ static struct stage_tx *tx_get(struct worker *w, struct peer *p)
 	if (tx == NULL)
 		return NULL;
 	list_init(&tx->legs);
-	if (!stage_mem_open(w, &tx->mem, true)) {
+	if (!stage_mem_open(w, &tx->mem, NULL)) {
 		mem_free(tx);
 		return NULL;
 	}

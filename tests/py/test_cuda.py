@@ -152,6 +152,26 @@ first.result(WAIT)
 """)
 
 
+def test_child_of_a_fork_leaves_streams_alone(run_cuda):
+    """Goal: a write in the child is refused before its tensor is asked for a stream, and the parent
+    goes on."""
+    run_cuda("""
+import os
+source = Tensor()
+region = a.register(source)
+asked = source.asked
+child = os.fork()
+if child == 0:
+    try:
+        a.write(region, remote, imm=1)
+    except wimm.Error as problem:
+        os._exit(0 if problem.code == wimm.Status.E_FORKED and source.asked == asked else 1)
+    os._exit(2)
+assert os.waitpid(child, 0)[1] == 0
+a.write(region, remote, imm=1, deadline=WAIT).result(WAIT)
+""")
+
+
 def test_register_cuda_refuses_what_it_cannot_use(run_cuda):
     """Goal: gaps, masks, constants and a wrong device are errors that say what to do."""
     run_cuda("""

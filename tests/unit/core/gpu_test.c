@@ -2,6 +2,8 @@
 #include "lib/test.h"
 #include "unit/mem/fake.h"
 
+#include "core/engine.h"
+#include "core/stage.h"
 #include "mem/kernels.h"
 #include "plat/clock.h"
 #include "plat/thread.h"
@@ -538,6 +540,84 @@ static void gpu_staged_writes_go_on_when_their_path_was_lost(void **state)
 	nics = "127.0.0.1:0";
 }
 
+/* What a peer sends that asks for slots again and again. */
+static void ask_often(struct worker *w, void *arg)
+{
+	uint32_t *most = arg;
+
+	LIST_FOR_EACH(it, &w->peers) {
+		struct peer *p = LIST_ENTRY(it, struct peer, link);
+
+		for (int i = 0; i < 20 && p->state == PEER_UP; i++) {
+			uint32_t areas;
+
+			stage_asked(w, p);
+			areas = atomic_load(&p->land_areas);
+			*most = areas > *most ? areas : *most;
+		}
+	}
+}
+
+struct wanted {
+	struct wimm_engine *a, *b;
+	bool any;
+};
+
+static void look_wanted(struct worker *w, void *arg)
+{
+	struct wanted *seen = arg;
+
+	seen->any = false;
+	LIST_FOR_EACH(it, &w->peers)
+		seen->any = seen->any || LIST_ENTRY(it, struct peer, link)->land_wanted;
+}
+
+static bool is_answered(void *arg)
+{
+	struct wanted *seen = arg;
+
+	assert_ok(wimm_progress(seen->a, NULL));
+	worker_call(&seen->b->worker, look_wanted, seen);
+	return !seen->any;
+}
+
+static void gpu_peer_that_asks_for_slots_without_end_gets_few(void **state)
+{
+	/* Goal: what is pinned for a peer that takes nothing back is bounded; it is answered once it
+	 * has. */
+	struct wimm_write wr = WIMM_WRITE_INIT;
+	struct wimm_remote_mr *to;
+	struct side a, b;
+	struct wanted seen;
+	uint64_t flag = 0;
+	uint32_t most = 0;
+	struct wimm_on_done on_done = { .flag = &flag };
+
+	(void)state;
+	provider = "tcp";
+	assert_ok(config_set("same_host", "off"));
+	progress = WIMM_PROGRESS_CALLER;
+	side_open(&a, 0);
+	progress = WIMM_PROGRESS_THREADS;
+	side_open(&b, 0);
+	assert_ok(wimm_open_remote_mr(a.engine, &b.desc, &to));
+	wr.src = a.mr;
+	wr.dst = to;
+	wr.len_bytes = 64;
+	assert_ok(wimm_submit_single_write(a.engine, &wr, &on_done, NULL));
+	drive_until(a.engine, &flag);
+	worker_call(&b.engine->worker, ask_often, &most); /* nobody drives the other side */
+	assert_int_equal(most, STAGE_AREAS_MAX);
+	seen = (struct wanted){ a.engine, b.engine, false };
+	worker_call(&b.engine->worker, look_wanted, &seen);
+	assert_true(seen.any);
+	assert_true(test_wait_until(is_answered, &seen, 60000));
+	side_close(&a);
+	side_close(&b);
+	assert_ok(config_set("same_host", "auto"));
+	provider = "host";
+}
+
 /* --- memory that one card does not copy --- */
 
 static void region_at(struct side *s, uint64_t ptr, uint64_t bytes)
@@ -747,6 +827,7 @@ int main(void)
 		cmocka_unit_test(gpu_write_that_a_descriptor_sends_to_another_card_is_refused),
 		cmocka_unit_test(gpu_write_to_another_card_goes_through_slots),
 		cmocka_unit_test(gpu_write_to_memory_of_several_mappings_goes_through_slots),
+		cmocka_unit_test(gpu_peer_that_asks_for_slots_without_end_gets_few),
 		cmocka_unit_test(gpu_single_write_lands_and_is_counted_after_its_bytes),
 		cmocka_unit_test(gpu_page_list_is_one_launch_and_counts_each_page),
 		cmocka_unit_test(gpu_page_list_of_empty_pages_counts_each_page),
