@@ -40,7 +40,7 @@ void stage_asked(struct worker *w, struct peer *p)
 	if (p->stage_rx != NULL && !take_back(w, p))
 		return;
 	rx = p->stage_rx;
-	/* A peer that acknowledges nothing gets no more memory; it is looked at again now and then. */
+	/* A peer that acknowledges nothing gets no more memory; it is looked at now and then. */
 	p->land_wanted = rx == NULL && atomic_load_explicit(&p->land_areas, memory_order_acquire) >=
 	                                       STAGE_AREAS_MAX;
 	if (p->land_wanted)

@@ -583,8 +583,8 @@ static bool is_answered(void *arg)
 
 static void gpu_peer_that_asks_for_slots_without_end_gets_few(void **state)
 {
-	/* Goal: what is pinned for a peer that takes nothing back is bounded; it is answered once it
-	 * has. */
+	/* Goal: what is pinned for a peer that takes nothing back is bounded; it is answered once
+	 * it has. */
 	struct wimm_write wr = WIMM_WRITE_INIT;
 	struct wimm_remote_mr *to;
 	struct side a, b;
