@@ -14,6 +14,8 @@ void count_fill_posted(const struct peer *p, struct wire_msg *m, enum wire_type 
 bool count_reached(const struct peer *p, const struct wire_marks *marks);
 /* Put a completely acked leg on its peer's list for the next CONFIRM. */
 void count_confirm(struct worker *w, struct leg *leg);
+/* Before a goodbye: what was posted, so that the peer waits for the last of it. */
+void confirm_last(struct worker *w, struct peer *p);
 void confirm_heard(struct worker *w, struct peer *p, const struct wire_msg *m);
 void confirm_asked(struct worker *w, struct peer *p, const struct wire_msg *m);
 void confirm_answer(struct worker *w, struct peer *p);

@@ -61,15 +61,20 @@ static void retires_confirmed(struct worker *w, struct peer *p);
 #define CONFIRM_LOST_TEXT "acked, but a path was lost before the receiver confirmed"
 
 /* Lost paths are left out: nothing comes there any more, and their legs have failed. */
-static void confirm_say(struct worker *w, struct peer *p)
+static void confirm_say(struct worker *w, struct peer *p, uint64_t id)
 {
 	struct wire_msg m;
 
-	count_fill_posted(p, &m, WIRE_CONFIRM, p->confirm_id);
+	count_fill_posted(p, &m, WIRE_CONFIRM, id);
 	for (uint32_t k = 0; k < p->path_count; k++)
 		if (p->path[k].state != PATH_UP)
 			m.u.marks.mark[k] = 0;
 	session_say(w, p, &m);
+}
+
+void confirm_last(struct worker *w, struct peer *p)
+{
+	confirm_say(w, p, ++w->next_id); /* nobody waits for the answer */
 }
 
 static void confirm_send(struct worker *w, struct peer *p)
@@ -81,7 +86,7 @@ static void confirm_send(struct worker *w, struct peer *p)
 	list_splice_back(&p->retires_confirming, &p->retires_wait);
 	p->confirm_id = ++w->next_id;
 	p->hold = !p->ordered;
-	confirm_say(w, p);
+	confirm_say(w, p, p->confirm_id);
 }
 
 /* A path it was posted on is gone: what was acked there may never be counted. */
@@ -407,7 +412,7 @@ void retire_answer(struct worker *w)
 void marks_lowered(struct worker *w, struct peer *p)
 {
 	if (p->confirm_id != 0 && p->state == PEER_UP)
-		confirm_say(w, p);
+		confirm_say(w, p, p->confirm_id);
 	LIST_FOR_EACH(it, &p->retires_told) {
 		struct retire_request *r = LIST_ENTRY(it, struct retire_request, link);
 		struct wire_msg m;

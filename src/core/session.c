@@ -18,6 +18,8 @@
 /* Messages to one peer that wait for room on its ctl. More than what the default limits let a
  * program ask for at a time: each region ended, and each operation begun on a region of its own. */
 #define OUTBOX_MAX 131072
+/* For what a leaving peer has posted to be counted; it lingers for longer. */
+#define GOODBYE_WAIT_NS (30 * CLOCK_NS_PER_MS)
 
 /* Channels that have not said hello. The one that has kept silent for longest makes room. */
 #define STRANGERS_MAX 256
@@ -419,31 +421,47 @@ void session_chores(struct worker *w)
 	}
 }
 
+/* What was acked to a peer that leaves may become visible behind its goodbye, which comes with how
+ * much it posted. */
+static uint64_t ending_due_ns(const struct peer *p)
+{
+	if (!p->goodbye || p->asked.id == 0 || count_reached(p, &p->asked))
+		return p->ending_ns;
+	return clock_deadline_ns(p->ending_ns, GOODBYE_WAIT_NS);
+}
+
 void session_endings(struct worker *w)
 {
 	uint64_t next_ns = CLOCK_NEVER_NS;
 
 	LIST_FOR_EACH(it, &w->peers) {
 		struct peer *p = LIST_ENTRY(it, struct peer, link);
+		uint64_t due_ns;
 
 		if (p->ending_step == 0 || p->state == PEER_DOWN)
 			continue;
+		due_ns = ending_due_ns(p);
 		/* What it sent before has been read: every NIC was polled empty since. */
-		if (p->ending_step < w->step && p->ending_ns <= w->now_ns)
+		if (p->ending_step < w->step && due_ns <= w->now_ns)
 			peer_down(w, p, p->ending_cause, p->ending_code, "%s",
 			          p->goodbye ? "it said goodbye" : p->ending_text);
-		else if (p->ending_ns < next_ns)
-			next_ns = p->ending_ns;
+		else if (due_ns < next_ns)
+			next_ns = due_ns;
 	}
 	w->endings_ns = next_ns;
 }
 
 void session_goodbye(struct worker *w, struct peer *p, wimm_status reason, const char *text)
 {
-	struct wire_msg m = { .type = WIRE_GOODBYE };
+	struct wire_msg m;
 
 	if (p->state != PEER_UP || p->ctl == NULL || p->alias != NULL)
 		return;
+	confirm_last(w, p);
+	if (p->state != PEER_UP)
+		return;
+	memset(&m, 0, sizeof(m));
+	m.type = WIRE_GOODBYE;
 	m.u.goodbye.reason = reason;
 	m.u.goodbye.text = text;
 	m.u.goodbye.text_len_bytes = (uint32_t)strlen(text);

@@ -45,6 +45,15 @@ static void goodbye_comes_behind_the_last_immediate(void **state)
 		write_and_close(i);
 }
 
+/* Goal: what was acked and is not in place yet when its sender leaves is counted all the same. */
+static void goodbye_waits_for_what_is_acked_and_not_yet_counted(void **state)
+{
+	(void)state;
+	sim_set_late(case_world(), 10 * CLOCK_NS_PER_MS);
+	for (uint32_t i = 0; i < 5; i++)
+		write_and_close(i);
+}
+
 /* --- the beginning --- */
 
 struct caller {
@@ -302,6 +311,7 @@ static void plain_address_added_again_and_again_takes_no_more_room(void **state)
 
 static const struct contract_case cases[] = {
 	CASE(goodbye_comes_behind_the_last_immediate),
+	CASE_ONLY(goodbye_waits_for_what_is_acked_and_not_yet_counted, ONLY_SIM | ONLY_THREADS),
 	CASE_ONLY(simultaneous_open_gives_one_session, ONLY_THREADS),
 	CASE_ONLY(simultaneous_open_by_address_gives_one_session, ONLY_THREADS),
 	CASE_ONLY(slow_callback_is_not_taken_for_death, ONLY_THREADS),

@@ -227,6 +227,13 @@ void sim_set_delay(struct sim_world *w, uint64_t min_ns, uint64_t max_ns)
 	mutex_unlock(&w->lock);
 }
 
+void sim_set_late(struct sim_world *w, uint64_t max_ns)
+{
+	mutex_lock(&w->lock);
+	w->cfg.late_ns = max_ns;
+	mutex_unlock(&w->lock);
+}
+
 void sim_set_loss(struct sim_world *w, uint32_t ppm)
 {
 	mutex_lock(&w->lock);

@@ -94,6 +94,8 @@ void sim_world_advance(struct sim_world *w, uint64_t now_ns);
 
 /* --- settings that may change while it runs --- */
 void sim_set_delay(struct sim_world *w, uint64_t min_ns, uint64_t max_ns);
+/* "late": how long from acked to visible, at most. */
+void sim_set_late(struct sim_world *w, uint64_t max_ns);
 void sim_set_loss(struct sim_world *w, uint32_t ppm);
 void sim_set_resend(struct sim_world *w, uint32_t ppm);
 void sim_set_ctl_delay(struct sim_world *w, uint32_t ppm, uint64_t max_ns);
