@@ -14,8 +14,12 @@ import threading
 import zlib
 
 
+_saying = threading.Lock()  # the engine's callback thread has things to say, too
+
+
 def say(event, **what):
-    print(json.dumps({"event": event, **what}), file=sys.__stdout__, flush=True)
+    with _saying:
+        print(json.dumps({"event": event, **what}), file=sys.__stdout__, flush=True)
 
 
 class Faults:

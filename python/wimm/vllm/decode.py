@@ -17,7 +17,7 @@ from vllm.logger import init_logger
 import wimm
 
 from .. import kv
-from .plan import Load
+from .plan import Load, whole_pages
 
 if TYPE_CHECKING:
     from .worker import Worker
@@ -98,11 +98,12 @@ class Loads:
         """Open the receiver and send its request. False: there is no room now."""
         load, worker = loading.load, self._worker
         left = max(loading.deadline - time.monotonic(), 0.001)
-        note = json.dumps({"transfer": load.transfer}).encode()
+        note = json.dumps({"transfer": load.transfer, "tokens": load.tokens}).encode()
+        tokens = whole_pages(load.tokens, worker.layout.page_tokens)
         try:
             receiver = worker.cache.receive(
-                load.tokens, load.blocks, first_token=load.first_token, prefill=layout,
-                tail=False, peers=loading.peers, note=note, deadline=left)
+                tokens, load.blocks, first_token=load.first_token, prefill=layout, tail=False,
+                peers=loading.peers, note=note, deadline=left)
         except wimm.Again:
             return False
         except wimm.Error as problem:

@@ -76,6 +76,12 @@ class Settings:
         return ",".join(parts)
 
 
+def whole_pages(tokens: int, page_tokens: int) -> int:
+    """What wimm is told in place of a prompt's length: pages travel whole, since how K and V lie in
+    one is the kernel's affair, and a part of the bytes may be a part of every token."""
+    return -(-tokens // page_tokens) * page_tokens
+
+
 def is_prefill(params: dict[str, Any] | None) -> bool:
     """Whether a request's kv_transfer_params make this the side that computes."""
     return bool(params and params.get("do_remote_decode"))

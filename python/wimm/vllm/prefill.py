@@ -17,7 +17,7 @@ from vllm.logger import init_logger
 import wimm
 
 from .. import kv
-from .plan import Save, Step
+from .plan import Save, Step, whole_pages
 
 if TYPE_CHECKING:
     from .worker import Worker
@@ -185,9 +185,10 @@ class Saves:
     def _open(self, job: _Job, request: kv.Request) -> bool:
         """Serve a request. False: there is no room now."""
         worker = self._worker
-        if request.tokens != job.tokens:
+        tokens = json.loads(request.note).get("tokens")
+        if tokens != job.tokens:
             self._say_refused(request, f"the prompt has {job.tokens} tokens here, "
-                                       f"{request.tokens} at the decode side")
+                                       f"{tokens} at the decode side")
             job.ended += 1
             return True
         try:
@@ -208,7 +209,10 @@ class Saves:
     def _tell(self, job: _Job, one: _Sender) -> None:
         """The next chunk: all that is final after the present pass."""
         end = job.end if job in self._active else job.final
-        pages = -(-end // self._worker.layout.page_tokens)
+        page_tokens = self._worker.layout.page_tokens
+        pages = -(-end // page_tokens)
+        if end == job.tokens:
+            end = whole_pages(end, page_tokens)
         try:
             one.sender.chunk(end, self._source(job, one.told_pages, pages))
         except wimm.Error as problem:

@@ -86,7 +86,7 @@ def _tag(config: VllmConfig, tensor: torch.Tensor, spec: Any) -> int:
     model = config.model_config
     text = model.hf_text_config
     says = [list(model.architectures or []), str(model.dtype), str(tensor.dtype),
-            type(spec).__name__, list(tensor.shape[2:]),
+            type(spec).__name__, spec.block_size, list(tensor.shape[2:]),
             *(getattr(text, name, None) for name in (
                 "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size",
                 "rope_theta", "intermediate_size"))]
