@@ -25,21 +25,34 @@ static unsigned fds_before, threads_before;
 
 /* --- nodes --- */
 
+/* The i-th device of a node: nodes that share one talk inside its driver, past whatever disturbs
+ * the links, so each begins behind the one before, round the devices of the guest. */
+static uint32_t rxe_of(uint32_t node_first, uint32_t i)
+{
+	const char *devices = getenv("RXE_NICS");
+	uint32_t total = devices != NULL ? (uint32_t)strtoul(devices, NULL, 10) : 0;
+
+	return total != 0 ? (node_first + i) % total : i;
+}
+
 struct wimm_engine_opts node_opts_nics(uint32_t count)
 {
 	static char text[16 * 32];
+	static uint32_t rxe_first;
 	struct wimm_engine_opts o = WIMM_ENGINE_OPTS_INIT;
 	size_t len = 0;
 
 	for (uint32_t i = 0; i < count; i++) {
 		if (strcmp(cfg.provider, "verbs") == 0)
-			len += (size_t)snprintf(text + len, sizeof(text) - len, "rxe%u,", i);
+			len += (size_t)snprintf(text + len, sizeof(text) - len, "rxe%u,",
+			                        rxe_of(rxe_first, i));
 		else if (strcmp(cfg.provider, "tcp") != 0)
 			len += (size_t)snprintf(text + len, sizeof(text) - len, "any,");
 		else
 			len += (size_t)snprintf(text + len, sizeof(text) - len, "127.0.0.%u:0,",
 			                        i + 1);
 	}
+	rxe_first += count;
 	text[len - 1] = '\0';
 	o.provider = cfg.provider;
 	o.nics = text;
