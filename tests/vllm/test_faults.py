@@ -97,6 +97,35 @@ def test_prompt_aborted_at_prefill_is_computed_by_decode(trio):
     prefill.ask("fault", kind="clear")
 
 
+def test_params_that_lack_something_are_computed_by_decode(trio):
+    """Goal: a proxy's mistakes cost time, not the service: no id, no address, a wrong one."""
+    _, decode, _ = trio
+    ids = prompt(7, 200)
+    wanted = decode.alone("ref-lacks", ids)
+    whole = {"do_remote_prefill": True, "transfer_id": "x", "remote_addresses": ["nowhere:1:2"]}
+    for index, lacks in enumerate(("transfer_id", "remote_addresses", "")):
+        decode.say("add", name=f"lacks-{index}", prompt=ids, tokens=16,
+                   params={key: value for key, value in whole.items() if key != lacks})
+        assert decode.wait("done", name=f"lacks-{index}")["tokens"] == wanted
+    assert decode.wait_free() == decode.blocks
+
+
+def test_transfer_id_that_is_in_use_serves_the_first_prompt(trio):
+    """Goal: two prompts with one id: decode gets the first one's pages, both free their blocks."""
+    prefill, decode, _ = trio
+    ids = prompt(8, 300)
+    wanted = decode.alone("ref-twice", ids)
+    for index in range(2):
+        prefill.say("add", name=f"P-twice-{index}", prompt=ids, tokens=1,
+                    params={"do_remote_decode": True, "transfer_id": "twice"})
+    for index in range(2):
+        prefill.wait("done", name=f"P-twice-{index}")
+    decode.decode("twice", ids, prefill.address)
+    assert decode.wait("done", name="D-twice")["tokens"] == wanted
+    assert not decode.wait("loaded", transfer="twice")["failed"]
+    assert prefill.wait_free() == prefill.blocks and decode.wait_free() == decode.blocks
+
+
 def test_prefill_killed_between_two_layers_is_replaced_by_decode_or_reported(trio):
     """Goal: with `recompute` decode has the same tokens and does not ask forever; with `fail` the
     request ends with an error. All blocks are back, and both go on."""
@@ -115,4 +144,4 @@ def test_prefill_killed_between_two_layers_is_replaced_by_decode_or_reported(tri
     for decode in (recompute, fail):
         assert decode.wait_free() == decode.blocks
         assert decode.alone("after", prompt(6, 300)) != wanted
-    assert not [one for one in recompute.seen() if one["event"] == "loaded"]
+    assert not [one for one in recompute.seen() if one.get("transfer") == "dies-r"]

@@ -85,7 +85,7 @@ def test_one_page_left_out_changes_the_tokens_and_its_checksums_alone(pair):
     """Goal: a single lost page is seen by the tokens, and layer by layer by the checksums, which
     are equal for every other page."""
     prefill, decode = pair
-    ids = prompt(30, 384)  # whole pages: bytes beyond a prompt are left alone
+    ids = prompt(30, 300)
     reference = decode.alone("ref-lose", ids)
     prefill.ask("fault", kind="lose", page=1)
     try:
@@ -101,7 +101,7 @@ def test_one_page_left_out_changes_the_tokens_and_its_checksums_alone(pair):
 
 def test_pages_of_prefill_and_decode_have_equal_checksums(pair):
     """Goal: every page of every layer is the same on both sides, in blocks of other numbers."""
-    ids = prompt(31, 384)  # whole pages: bytes beyond a prompt are left alone
+    ids = prompt(31, 300)
     hand_over(pair, ["sums"], [ids])
     ours, theirs = (side.ask("sums", transfer="sums") for side in pair)
     assert ours["sums"] == theirs["sums"]

@@ -90,3 +90,14 @@ def is_prefill(params: dict[str, Any] | None) -> bool:
 def is_decode(params: dict[str, Any] | None) -> bool:
     """Whether they make it the side that the pages come to."""
     return bool(params and params.get("do_remote_prefill"))
+
+
+def missing(params: dict[str, Any]) -> str:
+    """What a decode side's params lack; "" where nothing."""
+    addresses = params.get("remote_addresses")
+    if not isinstance(params.get("transfer_id"), str):
+        return "kv_transfer_params has no transfer_id that is a string"
+    if not isinstance(addresses, list) or not addresses or \
+            not all(isinstance(address, str) for address in addresses):
+        return "kv_transfer_params has no remote_addresses that is a list of strings"
+    return ""

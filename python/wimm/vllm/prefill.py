@@ -10,7 +10,7 @@ from __future__ import annotations
 import collections
 import json
 import time
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Callable, TypeVar
 
 from vllm.logger import init_logger
 
@@ -97,10 +97,7 @@ class Saves:
             for save in step.saves:
                 job = self._by_request.get(save.request)
                 if job is None:
-                    job = self._jobs[save.transfer] = _Job(save)
-                    self._by_request[save.request] = job
-                    if self._refused.pop(save.transfer, "") == _GIVEN_UP:
-                        self._fail(job, _GIVEN_UP)
+                    job = self._new_job(save)
                 if job.failed:
                     continue
                 job.blocks += save.blocks
@@ -109,6 +106,18 @@ class Saves:
                 for sender in job.senders:
                     self._tell(job, sender)
                 self._serve_early(job)
+
+    def _new_job(self, save: Save) -> _Job:
+        job = self._by_request[save.request] = _Job(save)
+        if save.transfer in self._jobs:
+            logger.warning("wimm: transfer id %s is in use: request %s is sent nowhere",
+                           save.transfer, save.request)
+            job.failed = "its transfer id is in use"
+            return job
+        self._jobs[save.transfer] = job
+        if self._refused.pop(save.transfer, "") == _GIVEN_UP:
+            self._fail(job, _GIVEN_UP)
+        return job
 
     def layer_done(self, index: int) -> None:
         """A layer's K and V of the present pass are final."""
@@ -162,7 +171,11 @@ class Saves:
     def asked(self, request: kv.Request) -> None:
         """Callback thread: a request has come."""
         with self._worker.lock:
-            transfer = str(json.loads(request.note)["transfer"])
+            try:
+                transfer = str(json.loads(request.note)["transfer"])
+            except (KeyError, TypeError, ValueError):
+                self._say_refused(request, "its note names no transfer")
+                return
             if request.id in self._cancelled:
                 return
             if transfer in self._refused:
@@ -275,19 +288,17 @@ class Saves:
         if job.held_since is None or not job.over() or job in self._active:
             return
         if self._by_request.pop(job.request, None) is not None:
-            self._jobs.pop(job.transfer, None)
-            _remember(self._refused, job.transfer, job.failed or "its pages were sent before")
+            if self._jobs.get(job.transfer) is job:
+                del self._jobs[job.transfer]
+                _remember(self._refused, job.transfer, job.failed or "its pages were sent before")
             self.over.add(job.request)
 
     def cancelled(self, peer: int, number: int, transfer: str) -> None:
         """The decode side has given a request up, and wants to know when nothing writes for it."""
         known = number in self._cancelled
         _remember(self._cancelled, number, transfer)
-        early = self._early.get(transfer, [])
+        dropped = self._drop_early(transfer, lambda request: request.id == number)
         job = self._jobs.get(transfer)
-        dropped = [request for request in early if request.id == number]
-        for request in dropped:
-            early.remove(request)
         for one in job.senders if job is not None else []:
             if one.id == number:
                 one.cancel_peer = peer
@@ -296,6 +307,14 @@ class Saves:
         if not known and (dropped or not job or job.wanted is None):
             self._count_as_ended(job, transfer)
         self._worker.say(peer, "gone", id=number)
+
+    def _drop_early(self, transfer: str, which: Callable[[kv.Request], bool]) -> list[kv.Request]:
+        """Take those out that wait for a prompt."""
+        early = self._early.pop(transfer, [])
+        rest = [request for request in early if not which(request)]
+        if rest:
+            self._early[transfer] = rest
+        return [request for request in early if which(request)]
 
     def _count_as_ended(self, job: _Job | None, transfer: str) -> None:
         """A request that will not be served: its job need not wait for it."""
@@ -306,9 +325,8 @@ class Saves:
 
     def peer_lost(self, peer: int) -> None:
         """Its requests are void: their pages may be somebody else's soon."""
-        for transfer, early in list(self._early.items()):
-            for request in [request for request in early if request.peer == peer]:
-                early.remove(request)
+        for transfer in list(self._early):
+            for request in self._drop_early(transfer, lambda request: request.peer == peer):
                 _remember(self._cancelled, request.id, transfer)
                 self._count_as_ended(self._jobs.get(transfer), transfer)
         for job in list(self._jobs.values()):

@@ -5,15 +5,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from vllm.logger import init_logger
 from vllm.v1.request import RequestStatus
 
-from .plan import Load, Save, Step, is_decode, is_prefill
+from .plan import Load, Save, Step, is_decode, is_prefill, missing
 
 if TYPE_CHECKING:
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.outputs import KVConnectorOutput
     from vllm.v1.request import Request
+
+logger = init_logger(__name__)
 
 _ENDED_WELL = (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED)
 
@@ -51,7 +54,12 @@ class Scheduler:
     def matched(self, request: Request, computed: int) -> tuple[int, bool]:
         """How many tokens come from elsewhere. A request is asked for anew after a failed load: it
         is computed here then, or it would fail forever."""
-        if not is_decode(request.kv_transfer_params) or request.request_id in self._asked:
+        params = request.kv_transfer_params
+        if not is_decode(params) or request.request_id in self._asked:
+            return 0, False
+        if lacks := missing(params):
+            logger.warning("wimm: request %s is computed here: %s", request.request_id, lacks)
+            self._asked.add(request.request_id)
             return 0, False
         count = request.num_prompt_tokens - computed
         return (count, True) if count > 0 else (0, False)
@@ -65,8 +73,8 @@ class Scheduler:
         ids = blocks.get_block_ids()[0][first // self._page_tokens:end]
         self._asked.add(request.request_id)
         self._loading.add(request.request_id)
-        self._next.loads.append(Load(request.request_id, str(params["transfer_id"]),
-                                     [str(a) for a in params["remote_addresses"]],
+        self._next.loads.append(Load(request.request_id, params["transfer_id"],
+                                     params["remote_addresses"],
                                      request.num_prompt_tokens, first, list(ids)))
 
     # --- a step ---
