@@ -21,6 +21,14 @@
 
 struct thread_role on_worker;
 
+/* A request that somebody waits for: runs on the worker, then wakes the caller. */
+struct call {
+	struct request request;
+	void (*fn)(struct worker *w, void *arg);
+	void *arg;
+	struct sema *done;
+};
+
 /* Requests taken from the inbox before what waits has its turn. */
 #define INBOX_BATCH 64
 /* Pause of a worker whose provider has no descriptor to sleep on: doubled from MIN to MAX. */
