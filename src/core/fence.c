@@ -15,6 +15,9 @@
 #include <inttypes.h>
 #include <string.h>
 
+/* Turns that a fence out of time gives NICs that have more to say. */
+#define LATE_TURNS_MAX 64
+
 static struct op *fence_op(struct list *link)
 {
 	return LIST_ENTRY(link, struct op, wait_link);
@@ -148,8 +151,10 @@ void fence_cancel(struct worker *w, struct op *op, wimm_status status, const cha
 		fence_settle(w, op, WIMM_FENCE_NONE);
 		return;
 	}
-	if (w->step == op->fence.closing_step || !w->polled_out) {
-		/* A late worker closes and is out of time in one turn: the NIC is asked first. */
+	if (w->step == op->fence.closing_step ||
+	    (!worker_polled_out(w) && op->fence.late_turns++ < LATE_TURNS_MAX)) {
+		/* A late worker closes and is out of time in one turn: the NICs are asked first,
+		 * but do not put it off for ever, as busy ones would. */
 		op->deadline_ns = w->now_ns + 1;
 		timers_add(&w->timers, op);
 		return;

@@ -181,6 +181,7 @@ struct op {
 		bool confirmed; /* and all of that is counted */
 		bool closing;   /* the session is over, its paths may not be */
 		uint64_t closing_step; /* of the worker, when that was so */
+		uint32_t late_turns; /* past its deadline, for NICs that had more to say */
 		wimm_fence_answer answer;
 	} fence;
 	char text[WIMM_ERROR_TEXT_BYTES];

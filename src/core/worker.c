@@ -293,6 +293,16 @@ static uint32_t poll_nics(struct worker *w)
 	return total;
 }
 
+bool worker_polled_out(const struct worker *w)
+{
+	if (!w->polled_out)
+		return false;
+	for (uint32_t i = 0; i < w->dev_count; i++)
+		if (w->nic[i].ops->next_ns(w->nic[i].dev) <= w->now_ns)
+			return false;
+	return true;
+}
+
 static void run_timers(struct worker *w)
 {
 	struct op *op;

@@ -86,7 +86,7 @@ struct worker {
 	struct list deregs;       /* regions that wait for their last acknowledgement */
 	uint64_t scan_ns;         /* when peers are looked at next */
 	uint64_t step;            /* turns taken */
-	bool polled_out;          /* the last poll of every NIC left nothing behind */
+	bool polled_out;          /* the last poll of every NIC had room to spare */
 	uint64_t hello_attempt; /* hellos sent */
 	uint64_t next_id;         /* retire and confirm requests */
 	struct rng rng;           /* nonces; seeded by the environment */
@@ -124,6 +124,8 @@ wimm_status worker_start(struct worker *w);
 void worker_stop(struct worker *w);
 /* One turn at now_ns; returns whether there was anything to do. */
 bool worker_step(struct worker *w, uint64_t now_ns);
+/* Whether no NIC has more to say: its poll may return fewer events than there is room for. */
+bool worker_polled_out(const struct worker *w);
 /* When worker_step() must run next though nothing arrives. */
 uint64_t worker_next_ns(const struct worker *w);
 /* Nothing is left to do but what comes from the NICs or at worker_next_ns(). */
