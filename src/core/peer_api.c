@@ -5,6 +5,7 @@
 #include "core/error_text.h"
 #include "core/same_host.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -97,6 +98,13 @@ struct peer *peer_get(struct worker *w, const struct wire_addr *addr, wimm_statu
 	return p;
 }
 
+void peer_no_room_text(const struct worker *w)
+{
+	error_text_set("no room for another peer: %" PRIu32
+	               " are known, or lost and not yet told of (setting max_peers)",
+	               w->max_peers);
+}
+
 static void add_on_worker(struct worker *w, void *arg)
 {
 	struct peer_args *a = arg;
@@ -128,6 +136,8 @@ wimm_status wimm_add_peer(struct wimm_engine *engine, const struct wimm_net_addr
 		return WIMM_E_UNSUPPORTED;
 	}
 	worker_call(&engine->worker, add_on_worker, &args);
+	if (args.status == WIMM_E_LIMIT)
+		peer_no_room_text(&engine->worker);
 	if (args.status == WIMM_OK)
 		*out = args.id;
 	return args.status;

@@ -393,6 +393,8 @@ wimm_status wimm_open_remote_mr(struct wimm_engine *engine, const struct wimm_mr
 		return WIMM_E_UNSUPPORTED;
 	}
 	worker_call(&engine->worker, open_on_worker, &a);
+	if (a.status == WIMM_E_LIMIT)
+		peer_no_room_text(&engine->worker);
 	if (a.status == WIMM_OK)
 		*out = a.out;
 	return a.status;

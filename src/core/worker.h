@@ -154,6 +154,8 @@ static inline const struct prov_ops *ctl_ops(const struct worker *w, const struc
 
 /* session.c, peer.c */
 struct peer *peer_get(struct worker *w, const struct wire_addr *addr, wimm_status *out_status);
+/* E_LIMIT of peer_get() in words, on the caller's thread. */
+void peer_no_room_text(const struct worker *w);
 struct peer *peer_by_id(struct worker *w, wimm_peer id);
 struct peer *peer_by_instance(struct worker *w, const uint8_t *instance);
 struct peer *peer_real(struct peer *p);

@@ -220,6 +220,9 @@ static bool refusal_allowed(struct run *run, const struct rec *rec, wimm_status 
 {
 	if (rec->excused || st == WIMM_E_REVOKED)
 		return true; /* the region is gone, as the harness knows */
+	/* Peers dialled in vain keep their places until their program has heard of their end. */
+	if (st == WIMM_E_LIMIT && rec->kind == REC_SEND)
+		return run->node[rec->node].lazy_ns != 0;
 	if (st != WIMM_E_PEER_LOST && st != WIMM_E_NOT_FOUND)
 		return false;
 	if (rec->kind == REC_SEND)
