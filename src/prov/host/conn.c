@@ -37,7 +37,7 @@ static struct host_conn *conn_new(struct host_dev *dev, int fd, struct list *all
 
 	if (!conn)
 		return NULL;
-	host_obj_init(&conn->obj, dev, HOST_OBJ_CONN, all);
+	prov_obj_init(&conn->obj, &dev->loop, HOST_OBJ_CONN, all);
 	conn->fd = fd;
 	return conn;
 }
@@ -51,7 +51,7 @@ static bool watch(struct host_conn *conn)
 
 	conn->can_read = true;
 	conn->can_write = true;
-	return epoll_ctl(conn->obj.dev->epoll_fd, EPOLL_CTL_ADD, conn->fd, &ev) == 0;
+	return epoll_ctl(host_dev_of(&conn->obj)->epoll_fd, EPOLL_CTL_ADD, conn->fd, &ev) == 0;
 }
 
 /* Who is at the other end, from the kernel. */
@@ -105,13 +105,13 @@ static ssize_t send_packet(int fd, struct iovec *iov, size_t count, int with_fd)
 	return sent;
 }
 
-static wimm_status dial_failed(struct host_fail *fail, const struct host_name *to, int code)
+static wimm_status dial_failed(struct prov_fail *fail, const struct host_name *to, int code)
 {
 	wimm_status st = code == EMFILE || code == ENFILE || code == ENOMEM || code == ENOBUFS
 	                         ? WIMM_E_SYSTEM
 	                         : WIMM_E_PEER_LOST;
 
-	host_fail_set(fail, st, code, "cannot connect to \"%s\": %s", to->text,
+	prov_fail_set(fail, st, code, "cannot connect to \"%s\": %s", to->text,
 	              code == ECONNREFUSED ? "nobody of that name on this machine (or in this "
 	                                     "network namespace)"
 	                                   : strerror(code));
@@ -147,8 +147,8 @@ bool host_conn_welcome(const struct host_dev *dev, const struct host_name *to)
 }
 
 wimm_status host_conn_dial(struct host_dev *dev, const struct host_name *to,
-                           enum host_conn_kind kind, const uint8_t *token, struct host_obj *owner,
-                           struct host_conn **out, struct host_fail *fail)
+                           enum host_conn_kind kind, const uint8_t *token, struct prov_obj *owner,
+                           struct host_conn **out, struct prov_fail *fail)
 {
 	uint8_t preface[HOST_PREFACE_BYTES];
 	struct iovec iov = { preface, sizeof(preface) };
@@ -175,7 +175,7 @@ wimm_status host_conn_dial(struct host_dev *dev, const struct host_name *to,
 		st = dial_failed(fail, to, errno);
 	} else if (!welcome_user(dev, conn->uid)) {
 		st = WIMM_E_PEER_REFUSED;
-		host_fail_set(fail, st, 0,
+		prov_fail_set(fail, st, 0,
 		              "\"%s\" belongs to user %u; setting host_any_uid lets it in",
 		              to->text, (unsigned int)conn->uid);
 	} else {
@@ -199,8 +199,8 @@ bool host_conn_accepted(struct host_dev *dev, int fd)
 		host_conn_close(conn);
 		return false;
 	}
-	host_obj_timer(&conn->obj, dev->hello_timeout_ms);
-	host_obj_ready(&conn->obj);
+	prov_obj_timer(&conn->obj, dev->hello_timeout_ms);
+	prov_obj_ready(&conn->obj);
 	return true;
 }
 
@@ -291,7 +291,7 @@ static void release_fd(struct host_conn *conn)
 		return;
 	/* A child forked meanwhile may hold the descriptor too: the connection has to end and leave
 	 * the epoll set all the same. */
-	(void)epoll_ctl(conn->obj.dev->epoll_fd, EPOLL_CTL_DEL, conn->fd, NULL);
+	(void)epoll_ctl(host_dev_of(&conn->obj)->epoll_fd, EPOLL_CTL_DEL, conn->fd, NULL);
 	(void)shutdown(conn->fd, SHUT_RDWR);
 	(void)close(conn->fd);
 	conn->fd = -1;
@@ -302,7 +302,7 @@ static void leave_hellos(struct host_conn *conn)
 	if (!list_linked(&conn->obj.all))
 		return;
 	list_remove(&conn->obj.all);
-	conn->obj.dev->hello_count--;
+	host_dev_of(&conn->obj)->hello_count--;
 }
 
 void host_conn_close(struct host_conn *conn)
@@ -310,18 +310,18 @@ void host_conn_close(struct host_conn *conn)
 	leave_hellos(conn);
 	conn->owner = NULL;
 	release_fd(conn);
-	host_obj_kill(&conn->obj);
+	prov_obj_kill(&conn->obj);
 }
 
-void host_conn_free(struct host_obj *obj)
+void host_conn_free(struct prov_obj *obj)
 {
 	mem_free(LIST_ENTRY(obj, struct host_conn, obj));
 }
 
-void host_conn_fail_text(const struct host_conn *conn, struct host_fail *fail, wimm_status status,
+void host_conn_fail_text(const struct host_conn *conn, struct prov_fail *fail, wimm_status status,
                          const char *what)
 {
-	host_fail_set(fail, status, conn->error, "process %d: %s: %s", (int)conn->pid, what,
+	prov_fail_set(fail, status, conn->error, "process %d: %s: %s", (int)conn->pid, what,
 	              conn->error != 0 ? strerror(conn->error) : "closed by the peer");
 }
 
@@ -352,7 +352,7 @@ static void refuse(struct host_conn *conn, enum host_refusal refusal)
 /* The first packet is there: pass the connection on. */
 static void hello(struct host_conn *conn, const uint8_t *preface)
 {
-	struct host_dev *dev = conn->obj.dev;
+	struct host_dev *dev = host_dev_of(&conn->obj);
 	struct host_path *path = NULL;
 
 	if (preface[5] == HOST_CONN_PATH)
@@ -372,14 +372,14 @@ static void hello(struct host_conn *conn, const uint8_t *preface)
 		return;
 	}
 	leave_hellos(conn);
-	host_obj_timer_off(&conn->obj);
+	prov_obj_timer_off(&conn->obj);
 	if (path)
 		host_path_joined(path, conn);
 	else if (!host_ctl_accepted(conn))
 		refuse(conn, HOST_REFUSE_RESOURCES);
 }
 
-bool host_conn_step(struct host_obj *obj)
+bool host_conn_step(struct prov_obj *obj)
 {
 	struct host_conn *conn = LIST_ENTRY(obj, struct host_conn, obj);
 	uint8_t preface[HOST_PREFACE_BYTES];

@@ -37,8 +37,8 @@ enum host_refusal {
 };
 
 struct host_conn {
-	struct host_obj obj;
-	struct host_obj *owner; /* whom events step; NULL: the connection itself */
+	struct prov_obj obj;
+	struct prov_obj *owner; /* whom events step; NULL: the connection itself */
 	int fd;
 	int error; /* errno of the failure that ended it; 0: closed by the peer */
 	pid_t pid; /* of the other end, as this process sees it; 0: it cannot */
@@ -54,16 +54,16 @@ struct host_conn {
  * E_NOMEM, E_SYSTEM. */
 WIMM_MUST_CHECK wimm_status host_conn_dial(struct host_dev *dev, const struct host_name *to,
                                            enum host_conn_kind kind, const uint8_t *token,
-                                           struct host_obj *owner, struct host_conn **out,
-                                           struct host_fail *fail);
+                                           struct prov_obj *owner, struct host_conn **out,
+                                           struct prov_fail *fail);
 
 /* Whether anybody of that name would be dialled: somebody is there, of a user we accept. */
 bool host_conn_welcome(const struct host_dev *dev, const struct host_name *to);
 
 /* Take over an accepted descriptor; it says hello then. False when out of memory (closed). */
 bool host_conn_accepted(struct host_dev *dev, int fd);
-bool host_conn_step(struct host_obj *obj);
-void host_conn_free(struct host_obj *obj);
+bool host_conn_step(struct prov_obj *obj);
+void host_conn_free(struct prov_obj *obj);
 
 /* One packet. > 0: its length; 0: not now; -1: over, conn->error says why. *out_fd (may be NULL): a
  * descriptor that came with it, or -1; descriptors nobody wants are closed. */
@@ -75,13 +75,13 @@ bool host_conn_send(struct host_conn *conn, enum host_packet kind, const struct 
 /* The descriptor is gone; freed at the next poll. What was sent before still arrives. */
 void host_conn_close(struct host_conn *conn);
 /* "WHAT: WHY" into *fail. */
-void host_conn_fail_text(const struct host_conn *conn, struct host_fail *fail, wimm_status status,
+void host_conn_fail_text(const struct host_conn *conn, struct prov_fail *fail, wimm_status status,
                          const char *what);
 /* Text of a HOST_PACKET_REFUSED. */
 const char *host_refusal_text(uint8_t refusal);
 
 /* --- listen.c --- */
 WIMM_MUST_CHECK wimm_status host_listen(struct host_dev *dev, struct prov_error *error);
-bool host_listener_step(struct host_obj *obj);
+bool host_listener_step(struct prov_obj *obj);
 
 #endif

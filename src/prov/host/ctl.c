@@ -17,7 +17,7 @@ enum {
 };
 
 struct host_ctl {
-	struct host_obj obj;
+	struct prov_obj obj;
 	struct host_conn *conn; /* NULL: not yet, or lost */
 	void *context;
 	struct host_name to;
@@ -27,7 +27,7 @@ struct host_ctl {
 	bool failed;   /* `fail` says how */
 	bool down_reported;
 	bool draining; /* closed by the core: no more events */
-	struct host_fail fail;
+	struct prov_fail fail;
 	/* Received and not handed out: rx[rx_start..rx_end). Untouched pages cost nothing. */
 	uint8_t *rx;
 	uint32_t rx_start;
@@ -46,7 +46,7 @@ static struct host_ctl *ctl_new(struct host_dev *dev)
 		return NULL;
 	ctl->rx = mem_alloc(RX_BYTES);
 	ctl->tx = mem_alloc(TX_BYTES);
-	host_obj_init(&ctl->obj, dev, HOST_OBJ_CTL, &dev->ctls);
+	prov_obj_init(&ctl->obj, &dev->loop, HOST_OBJ_CTL, &dev->ctls);
 	if (ctl->rx && ctl->tx)
 		return ctl;
 	list_remove(&ctl->obj.all);
@@ -54,7 +54,7 @@ static struct host_ctl *ctl_new(struct host_dev *dev)
 	return NULL;
 }
 
-void host_ctl_free(struct host_obj *obj)
+void host_ctl_free(struct prov_obj *obj)
 {
 	struct host_ctl *ctl = LIST_ENTRY(obj, struct host_ctl, obj);
 
@@ -70,27 +70,27 @@ static void release_conn(struct host_ctl *ctl)
 	ctl->conn = NULL;
 }
 
-void host_ctl_drop(struct host_obj *obj)
+void host_ctl_drop(struct prov_obj *obj)
 {
 	release_conn(LIST_ENTRY(obj, struct host_ctl, obj));
-	host_obj_kill(obj);
+	prov_obj_kill(obj);
 }
 
-bool host_ctl_draining(const struct host_obj *obj)
+bool host_ctl_draining(const struct prov_obj *obj)
 {
 	return LIST_ENTRY(obj, struct host_ctl, obj)->draining;
 }
 
 bool host_ctl_accepted(struct host_conn *conn)
 {
-	struct host_ctl *ctl = ctl_new(conn->obj.dev);
+	struct host_ctl *ctl = ctl_new(host_dev_of(&conn->obj));
 
 	if (!ctl)
 		return false;
 	ctl->conn = conn;
 	ctl->announce = true;
 	conn->owner = &ctl->obj;
-	host_obj_ready(&ctl->obj);
+	prov_obj_ready(&ctl->obj);
 	return true;
 }
 
@@ -99,7 +99,7 @@ static void ctl_lost(struct host_ctl *ctl)
 	ctl->failed = true;
 	ctl->dialling = false;
 	release_conn(ctl);
-	host_obj_timer_off(&ctl->obj);
+	prov_obj_timer_off(&ctl->obj);
 }
 
 struct prov_ctl *host_op_ctl_open(struct prov_dev *dev_, const struct prov_addr *to, void *context)
@@ -111,13 +111,13 @@ struct prov_ctl *host_op_ctl_open(struct prov_dev *dev_, const struct prov_addr 
 		return NULL;
 	ctl->context = context;
 	ctl->dialling = true;
-	ctl->give_up_ns = dev->now_ns + dev->hello_timeout_ms * UINT64_C(1000000);
+	ctl->give_up_ns = dev->loop.now_ns + dev->hello_timeout_ms * UINT64_C(1000000);
 	if (host_name_decode(to, &ctl->to) != WIMM_OK) {
-		host_fail_set(&ctl->fail, WIMM_E_PEER_LOST, 0, "malformed host address of %u bytes",
+		prov_fail_set(&ctl->fail, WIMM_E_PEER_LOST, 0, "malformed host address of %u bytes",
 		              to->len_bytes);
 		ctl_lost(ctl);
 	}
-	host_obj_ready(&ctl->obj);
+	prov_obj_ready(&ctl->obj);
 	return (struct prov_ctl *)ctl;
 }
 
@@ -151,7 +151,7 @@ wimm_status host_op_ctl_send(struct prov_ctl *ctl_, const void *data, uint32_t l
 		return WIMM_AGAIN;
 	tx_copy(ctl, &len, LEN_BYTES);
 	tx_copy(ctl, data, len_bytes);
-	host_obj_ready(&ctl->obj);
+	prov_obj_ready(&ctl->obj);
 	return WIMM_OK;
 }
 
@@ -171,23 +171,23 @@ static void tx_step(struct host_ctl *ctl)
 }
 
 /* Hand out what is complete. False: the peer broke the protocol. */
-static bool rx_emit(struct host_ctl *ctl, struct host_emit *emit)
+static bool rx_emit(struct host_ctl *ctl, struct prov_emit *emit)
 {
-	while (ctl->rx_end - ctl->rx_start >= LEN_BYTES && !host_emit_full(emit)) {
+	while (ctl->rx_end - ctl->rx_start >= LEN_BYTES && !prov_emit_full(emit)) {
 		struct prov_cqe *cqe;
 		uint32_t len;
 
 		memcpy(&len, ctl->rx + ctl->rx_start, LEN_BYTES);
 		len = le32toh(len);
 		if (len > HOST_CTL_MAX_BYTES) {
-			host_fail_set(&ctl->fail, WIMM_E_PROTOCOL, 0,
+			prov_fail_set(&ctl->fail, WIMM_E_PROTOCOL, 0,
 			              "peer announced a message of %u bytes, %u is the limit", len,
 			              HOST_CTL_MAX_BYTES);
 			return false;
 		}
 		if (ctl->rx_end - ctl->rx_start - LEN_BYTES < len)
 			return true;
-		cqe = host_emit_next(emit, PROV_CTL_MSG, ctl->context);
+		cqe = prov_emit_next(emit, PROV_CTL_MSG, ctl->context);
 		cqe->ctl = (struct prov_ctl *)ctl;
 		cqe->data = ctl->rx + ctl->rx_start + LEN_BYTES;
 		cqe->len_bytes = len;
@@ -221,11 +221,11 @@ static int rx_packet(struct host_ctl *ctl)
 		return -1;
 	}
 	if (at[0] == HOST_PACKET_REFUSED && got == 2) {
-		host_fail_set(&ctl->fail, WIMM_E_PEER_REFUSED, 0, "%s", host_refusal_text(at[1]));
+		prov_fail_set(&ctl->fail, WIMM_E_PEER_REFUSED, 0, "%s", host_refusal_text(at[1]));
 		return -1;
 	}
 	if (at[0] != HOST_PACKET_BYTES || got < 2) {
-		host_fail_set(&ctl->fail, WIMM_E_PROTOCOL, 0, "peer sent a packet of kind %u",
+		prov_fail_set(&ctl->fail, WIMM_E_PROTOCOL, 0, "peer sent a packet of kind %u",
 		              at[0]);
 		return -1;
 	}
@@ -236,7 +236,7 @@ static int rx_packet(struct host_ctl *ctl)
 
 /* Some packets a turn, before anything is handed out: what was handed out stays where it is until
  * the next turn. False: lost. */
-static bool rx_step(struct host_ctl *ctl, struct host_emit *emit)
+static bool rx_step(struct host_ctl *ctl, struct prov_emit *emit)
 {
 	int got = 1;
 
@@ -261,18 +261,18 @@ static bool dial_step(struct host_ctl *ctl)
 
 	if (!ctl->dialling)
 		return ctl->conn != NULL;
-	st = host_conn_dial(ctl->obj.dev, &ctl->to, HOST_CONN_CTL, NULL, &ctl->obj, &ctl->conn,
-	                    &ctl->fail);
+	st = host_conn_dial(host_dev_of(&ctl->obj), &ctl->to, HOST_CONN_CTL, NULL, &ctl->obj,
+	                    &ctl->conn, &ctl->fail);
 	if (st == WIMM_OK) {
 		ctl->dialling = false;
 		return true;
 	}
-	if (st == WIMM_AGAIN && ctl->obj.dev->now_ns < ctl->give_up_ns) {
-		host_obj_timer(&ctl->obj, RETRY_MS);
+	if (st == WIMM_AGAIN && ctl->obj.loop->now_ns < ctl->give_up_ns) {
+		prov_obj_timer(&ctl->obj, RETRY_MS);
 		return false;
 	}
 	if (st == WIMM_AGAIN)
-		host_fail_set(&ctl->fail, WIMM_E_TIMEOUT, 0, "\"%s\" accepts no connection",
+		prov_fail_set(&ctl->fail, WIMM_E_TIMEOUT, 0, "\"%s\" accepts no connection",
 		              ctl->to.text);
 	ctl_lost(ctl);
 	return false;
@@ -284,8 +284,8 @@ static bool drain_step(struct host_ctl *ctl)
 	if (dial_step(ctl)) {
 		tx_step(ctl);
 		if (ctl->tx_head != ctl->tx_tail && !ctl->conn->broken &&
-		    ctl->obj.dev->now_ns < ctl->give_up_ns) {
-			host_obj_timer(&ctl->obj, RETRY_MS);
+		    ctl->obj.loop->now_ns < ctl->give_up_ns) {
+			prov_obj_timer(&ctl->obj, RETRY_MS);
 			return false;
 		}
 	} else if (ctl->dialling) {
@@ -295,9 +295,9 @@ static bool drain_step(struct host_ctl *ctl)
 	return false;
 }
 
-static void report_down(struct host_ctl *ctl, struct host_emit *emit)
+static void report_down(struct host_ctl *ctl, struct prov_emit *emit)
 {
-	struct prov_cqe *cqe = host_emit_next(emit, PROV_CTL_DOWN, ctl->context);
+	struct prov_cqe *cqe = prov_emit_next(emit, PROV_CTL_DOWN, ctl->context);
 
 	cqe->ctl = (struct prov_ctl *)ctl;
 	cqe->status = ctl->fail.status;
@@ -306,16 +306,16 @@ static void report_down(struct host_ctl *ctl, struct host_emit *emit)
 	ctl->down_reported = true;
 }
 
-bool host_ctl_step(struct host_obj *obj, struct host_emit *emit)
+bool host_ctl_step(struct prov_obj *obj, struct prov_emit *emit)
 {
 	struct host_ctl *ctl = LIST_ENTRY(obj, struct host_ctl, obj);
 
 	if (ctl->draining)
 		return drain_step(ctl);
 	if (ctl->announce) {
-		if (host_emit_full(emit))
+		if (prov_emit_full(emit))
 			return true;
-		host_emit_next(emit, PROV_CTL_NEW, NULL)->ctl = (struct prov_ctl *)ctl;
+		prov_emit_next(emit, PROV_CTL_NEW, NULL)->ctl = (struct prov_ctl *)ctl;
 		ctl->announce = false;
 		return true; /* messages wait until the core has set its context */
 	}
@@ -326,7 +326,7 @@ bool host_ctl_step(struct host_obj *obj, struct host_emit *emit)
 			ctl_lost(ctl);
 	}
 	if (ctl->failed && !ctl->down_reported) {
-		if (host_emit_full(emit))
+		if (prov_emit_full(emit))
 			return true;
 		report_down(ctl, emit);
 	}
@@ -342,6 +342,6 @@ void host_op_ctl_close(struct prov_ctl *ctl_, bool flush)
 		return;
 	}
 	ctl->draining = true;
-	ctl->give_up_ns = ctl->obj.dev->now_ns + FLUSH_MS * UINT64_C(1000000);
+	ctl->give_up_ns = ctl->obj.loop->now_ns + FLUSH_MS * UINT64_C(1000000);
 	(void)drain_step(ctl);
 }

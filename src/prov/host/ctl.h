@@ -11,12 +11,12 @@
 
 /* A connection whose preface said ctl becomes one. False when out of memory. */
 bool host_ctl_accepted(struct host_conn *conn);
-bool host_ctl_step(struct host_obj *obj, struct host_emit *emit);
+bool host_ctl_step(struct prov_obj *obj, struct prov_emit *emit);
 /* Whether it still has to deliver something after ctl_close(flush). */
-bool host_ctl_draining(const struct host_obj *obj);
+bool host_ctl_draining(const struct prov_obj *obj);
 /* Let go without a word: the device closes. */
-void host_ctl_drop(struct host_obj *obj);
-void host_ctl_free(struct host_obj *obj);
+void host_ctl_drop(struct prov_obj *obj);
+void host_ctl_free(struct prov_obj *obj);
 
 /* The ops' entries. */
 struct prov_ctl *host_op_ctl_open(struct prov_dev *dev, const struct prov_addr *to, void *context);

@@ -13,7 +13,6 @@
 #include "prov/host/path.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -26,100 +25,21 @@ enum {
 	LOOK_IDLE_NS = 500000, /* beside NICs, while there is no path */
 };
 
-void host_fail_set(struct host_fail *f, wimm_status status, int vendor_code, const char *fmt, ...)
+static void free_obj(struct prov_obj *obj)
 {
-	va_list args;
-
-	f->status = status;
-	f->vendor_code = (uint32_t)vendor_code;
-	va_start(args, fmt);
-	(void)vsnprintf(f->text, sizeof(f->text), fmt, args);
-	va_end(args);
-}
-
-void host_obj_init(struct host_obj *obj, struct host_dev *dev, enum host_obj_kind kind,
-                   struct list *all)
-{
-	*obj = (struct host_obj){ .dev = dev, .kind = kind };
-	list_init(&obj->ready);
-	list_init(&obj->timed);
-	list_init(&obj->all);
-	if (all)
-		list_push_back(all, &obj->all);
-}
-
-void host_obj_ready(struct host_obj *obj)
-{
-	if (!list_linked(&obj->ready))
-		list_push_back(&obj->dev->ready, &obj->ready);
-}
-
-void host_obj_timer(struct host_obj *obj, uint64_t after_ms)
-{
-	struct host_dev *dev = obj->dev;
-
-	host_obj_timer_off(obj);
-	obj->deadline_ns = clock_deadline_ns(clock_now_ns(), after_ms * CLOCK_NS_PER_MS);
-	list_push_back(&dev->timed, &obj->timed);
-	if (obj->deadline_ns < dev->next_timer_ns)
-		dev->next_timer_ns = obj->deadline_ns;
-}
-
-void host_obj_timer_off(struct host_obj *obj)
-{
-	list_remove(&obj->timed);
-	obj->expired = false;
-	if (list_empty(&obj->dev->timed))
-		obj->dev->next_timer_ns = CLOCK_NEVER_NS;
-}
-
-void host_obj_kill(struct host_obj *obj)
-{
-	host_obj_timer_off(obj);
-	list_remove(&obj->ready);
-	list_remove(&obj->all);
-	list_push_back(&obj->dev->dead, &obj->all);
-}
-
-static void free_dead(struct host_dev *dev)
-{
-	struct list *link;
-
-	while ((link = list_pop_front(&dev->dead)) != NULL) {
-		struct host_obj *obj = LIST_ENTRY(link, struct host_obj, all);
-
-		switch (obj->kind) {
-		case HOST_OBJ_CONN:
-			host_conn_free(obj);
-			break;
-		case HOST_OBJ_CTL:
-			host_ctl_free(obj);
-			break;
-		case HOST_OBJ_PATH:
-			host_path_free(obj);
-			break;
-		case HOST_OBJ_LISTENER:
-			break; /* part of the device */
-		}
+	switch (obj->kind) {
+	case HOST_OBJ_CONN:
+		host_conn_free(obj);
+		break;
+	case HOST_OBJ_CTL:
+		host_ctl_free(obj);
+		break;
+	case HOST_OBJ_PATH:
+		host_path_free(obj);
+		break;
+	default:
+		break; /* the listener is part of the device */
 	}
-}
-
-static void run_timers(struct host_dev *dev)
-{
-	uint64_t next = CLOCK_NEVER_NS;
-
-	LIST_FOR_EACH(it, &dev->timed) {
-		struct host_obj *obj = LIST_ENTRY(it, struct host_obj, timed);
-
-		if (obj->deadline_ns > dev->now_ns) {
-			next = obj->deadline_ns < next ? obj->deadline_ns : next;
-			continue;
-		}
-		list_remove(&obj->timed);
-		obj->expired = true;
-		host_obj_ready(obj);
-	}
-	dev->next_timer_ns = next;
 }
 
 static void conn_event(struct host_conn *conn, uint32_t events)
@@ -130,7 +50,7 @@ static void conn_event(struct host_conn *conn, uint32_t events)
 		conn->can_read = true;
 	if (events & (EPOLLOUT | over))
 		conn->can_write = true;
-	host_obj_ready(conn->owner ? conn->owner : &conn->obj);
+	prov_obj_ready(conn->owner ? conn->owner : &conn->obj);
 }
 
 static void look_at_sockets(struct host_dev *dev)
@@ -138,27 +58,27 @@ static void look_at_sockets(struct host_dev *dev)
 	struct epoll_event events[EVENTS_A_TURN];
 	int n = epoll_wait(dev->epoll_fd, events, EVENTS_A_TURN, 0);
 
-	dev->look_ns = dev->now_ns +
+	dev->look_ns = dev->loop.now_ns +
 	               (dev->beside && list_empty(&dev->paths) ? LOOK_IDLE_NS : LOOK_NS);
 	for (int i = 0; i < n; i++) {
-		struct host_obj *obj = events[i].data.ptr;
+		struct prov_obj *obj = events[i].data.ptr;
 
 		if (obj->kind == HOST_OBJ_LISTENER)
-			host_obj_ready(obj);
+			prov_obj_ready(obj);
 		else
 			conn_event(LIST_ENTRY(obj, struct host_conn, obj), events[i].events);
 	}
 }
 
 /* Nothing else is to be done: without the way over the list. */
-static void step_rings(struct host_dev *dev, struct host_emit *emit)
+static void step_rings(struct host_dev *dev, struct prov_emit *emit)
 {
 	LIST_FOR_EACH(it, &dev->hot) {
 		struct host_path *path = LIST_ENTRY(it, struct host_path, hot);
 
 		if (host_path_hint(path) &&
-		    (host_emit_full(emit) || host_path_step(&path->obj, emit)))
-			host_obj_ready(&path->obj);
+		    (prov_emit_full(emit) || host_path_step(&path->obj, emit)))
+			prov_obj_ready(&path->obj);
 	}
 }
 
@@ -168,7 +88,7 @@ static void look_at_rings(struct host_dev *dev)
 		struct host_path *path = LIST_ENTRY(it, struct host_path, hot);
 
 		if (host_path_hint(path))
-			host_obj_ready(&path->obj);
+			prov_obj_ready(&path->obj);
 	}
 }
 
@@ -190,7 +110,7 @@ static void wake_up(struct host_dev *dev)
 	dev->armed = false;
 }
 
-static bool step(struct host_obj *obj, struct host_emit *emit)
+static bool step(struct prov_obj *obj, struct prov_emit *emit)
 {
 	switch (obj->kind) {
 	case HOST_OBJ_LISTENER:
@@ -208,46 +128,31 @@ static bool step(struct host_obj *obj, struct host_emit *emit)
 uint32_t host_op_poll(struct prov_dev *dev_, uint64_t now_ns, struct prov_cqe *out, uint32_t max)
 {
 	struct host_dev *dev = (struct host_dev *)dev_;
-	struct host_emit emit = { .out = out, .max = max };
-	struct list turn;
-	struct list *link;
+	struct prov_emit emit = { .out = out, .max = max };
 
-	dev->now_ns = now_ns;
-	if (!list_empty(&dev->dead))
-		free_dead(dev);
+	dev->loop.now_ns = now_ns;
+	if (!list_empty(&dev->loop.dead))
+		prov_loop_reap(&dev->loop, free_obj);
 	if (dev->armed || now_ns >= dev->look_ns) {
 		ring_rest(dev);
 		look_at_sockets(dev);
 	}
 	if (dev->armed)
 		wake_up(dev);
-	if (now_ns >= dev->next_timer_ns)
-		run_timers(dev);
-	if (list_empty(&dev->ready)) {
+	if (now_ns >= dev->loop.next_timer_ns)
+		prov_loop_timers(&dev->loop);
+	if (list_empty(&dev->loop.ready)) {
 		step_rings(dev, &emit);
 		return emit.count;
 	}
 	look_at_rings(dev);
-	/* Each object once: what becomes ready meanwhile has its turn at the next poll. */
-	list_init(&turn);
-	list_splice_back(&turn, &dev->ready);
-	while (!host_emit_full(&emit) && (link = list_pop_front(&turn)) != NULL) {
-		struct host_obj *obj = LIST_ENTRY(link, struct host_obj, ready);
-
-		if (step(obj, &emit))
-			host_obj_ready(obj);
-	}
-	/* Those that had no turn come first next time. */
-	list_splice_back(&turn, &dev->ready);
-	list_splice_back(&dev->ready, &turn);
+	prov_loop_turn(&dev->loop, &emit, step);
 	return emit.count;
 }
 
-uint64_t host_op_next_ns(const struct prov_dev *dev_)
+uint64_t host_op_next_ns(const struct prov_dev *dev)
 {
-	const struct host_dev *dev = (const struct host_dev *)dev_;
-
-	return list_empty(&dev->ready) ? dev->next_timer_ns : dev->now_ns;
+	return prov_loop_next_ns(&((const struct host_dev *)dev)->loop);
 }
 
 int host_op_fd(const struct prov_dev *dev)
@@ -259,7 +164,7 @@ bool host_op_arm(struct prov_dev *dev_)
 {
 	struct host_dev *dev = (struct host_dev *)dev_;
 
-	if (!list_empty(&dev->ready))
+	if (!list_empty(&dev->loop.ready))
 		return false;
 	ring_rest(dev);
 	dev->armed = true; /* the next poll looks at the sockets, and tells the peers */
@@ -307,19 +212,15 @@ static void fill_caps(struct prov_caps *caps, bool gpu)
 
 static void dev_init(struct host_dev *dev, const struct prov_args *args)
 {
-	dev->now_ns = clock_now_ns();
-	dev->next_timer_ns = CLOCK_NEVER_NS;
+	prov_loop_init(&dev->loop);
 	dev->hello_timeout_ms = (uint32_t)config_get_u64(CFG_HELLO_TIMEOUT_MS);
 	dev->beside = args->beside;
 	dev->any_uid = config_get_bool(CFG_HOST_ANY_UID);
-	list_init(&dev->ready);
-	list_init(&dev->timed);
 	list_init(&dev->paths);
 	list_init(&dev->hot);
 	list_init(&dev->ctls);
 	list_init(&dev->hellos);
-	list_init(&dev->dead);
-	host_obj_init(&dev->listener, dev, HOST_OBJ_LISTENER, NULL);
+	prov_obj_init(&dev->listener, &dev->loop, HOST_OBJ_LISTENER, NULL);
 }
 
 static wimm_status open_name(struct host_dev *dev, const char *nic, struct prov_error *error)
@@ -433,19 +334,19 @@ void host_op_close(struct prov_dev *dev_)
 	(void)shutdown(dev->listen_fd, SHUT_RDWR); /* a forked child may hold it open */
 	(void)close(dev->listen_fd);
 	list_remove(&dev->listener.ready);
-	host_obj_timer_off(&dev->listener);
+	prov_obj_timer_off(&dev->listener);
 	LIST_FOR_EACH(it, &dev->paths)
-		host_path_drop(LIST_ENTRY(it, struct host_obj, all));
+		host_path_drop(LIST_ENTRY(it, struct prov_obj, all));
 	LIST_FOR_EACH(it, &dev->hellos)
 		host_conn_close(LIST_ENTRY(it, struct host_conn, obj.all));
 	LIST_FOR_EACH(it, &dev->ctls) {
-		if (!host_ctl_draining(LIST_ENTRY(it, struct host_obj, all)))
-			host_ctl_drop(LIST_ENTRY(it, struct host_obj, all));
+		if (!host_ctl_draining(LIST_ENTRY(it, struct prov_obj, all)))
+			host_ctl_drop(LIST_ENTRY(it, struct prov_obj, all));
 	}
 	flush_rest(dev);
 	LIST_FOR_EACH(it, &dev->ctls)
-		host_ctl_drop(LIST_ENTRY(it, struct host_obj, all));
-	free_dead(dev);
+		host_ctl_drop(LIST_ENTRY(it, struct prov_obj, all));
+	prov_loop_reap(&dev->loop, free_obj);
 	(void)close(dev->epoll_fd);
 	release_shared(dev);
 	prov_regions_fini(&dev->regions);

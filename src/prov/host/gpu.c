@@ -101,7 +101,7 @@ static struct host_gpu *gpu_get(struct host_path *path)
 
 static bool fail(struct host_path *path, wimm_status status, const char *text)
 {
-	host_fail_set(&path->fail, status, 0, "%s", text);
+	prov_fail_set(&path->fail, status, 0, "%s", text);
 	host_path_reject(path);
 	return false;
 }
@@ -229,7 +229,7 @@ static bool start(struct host_path *path, uint32_t pos)
 {
 	struct host_req *req = host_tx_req(&path->tx, pos);
 	struct host_gpu *g = path->gpu;
-	int device = host_gpu_device(path->obj.dev, req->wr.local_key);
+	int device = host_gpu_device(host_dev_of(&path->obj), req->wr.local_key);
 	const struct host_map *map;
 
 	prepare(g, pos, req);
@@ -241,7 +241,7 @@ static bool start(struct host_path *path, uint32_t pos)
 		if (!host_maps_enter(&path->maps, path->tx.lane)) {
 			leave(path);
 			host_maps_flush(&path->maps);
-			host_obj_ready(&path->obj); /* ask anew */
+			prov_obj_ready(&path->obj); /* ask anew */
 			return false;
 		}
 	}
@@ -314,14 +314,14 @@ static bool start_over(struct host_path *path)
 	host_gpu_drain(path);
 	host_maps_flush(&path->maps);
 	path->gpu->next = path->tx.send;
-	host_obj_ready(&path->obj);
+	prov_obj_ready(&path->obj);
 	return false;
 }
 
 static bool look_for_fault(struct host_path *path)
 {
 	struct host_gpu *g = path->gpu;
-	uint64_t now_ns = path->obj.dev->now_ns;
+	uint64_t now_ns = path->obj.loop->now_ns;
 
 	if (now_ns - g->look_ns < LOOK_NS)
 		return false;
@@ -352,7 +352,7 @@ bool host_gpu_step(struct host_path *path)
 		return false; /* over, or the peer's answer is not there */
 	if (!cuda_queue_done(g->queue, gpu_req(g, tx->send)->ticket)) {
 		if (!look_for_fault(path))
-			host_obj_ready(&path->obj);
+			prov_obj_ready(&path->obj);
 		return false;
 	}
 	/* The copy came before this look: while the gate stands, its bytes are there for good. */

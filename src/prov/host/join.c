@@ -68,7 +68,7 @@ static bool join_decode(const uint8_t *in, size_t len, struct join *out)
 
 static wimm_status broken(struct host_path *path, const char *what)
 {
-	host_fail_set(&path->fail, WIMM_E_PROTOCOL, 0, "joining a path: %s", what);
+	prov_fail_set(&path->fail, WIMM_E_PROTOCOL, 0, "joining a path: %s", what);
 	return WIMM_E_PROTOCOL;
 }
 
@@ -131,14 +131,14 @@ static void try_probe(struct host_path *path, uint64_t addr, struct join *out)
 	int code = EOPNOTSUPP;
 
 	/* Where the setting says so the system call is not even tried: a filter may kill for it. */
-	if (path->obj.dev->way != HOST_WAY_RING)
+	if (host_dev_of(&path->obj)->way != HOST_WAY_RING)
 		code = host_foreign_fetch(path->peer_pid,
 		                          addr + offsetof(struct host_probe, read_me), out->fetched,
 		                          sizeof(out->fetched));
 	out->fetch_errno = (uint32_t)code;
 	path->ways.rx_offer_errno = code;
 	out->store_errno = EOPNOTSUPP;
-	if (path->obj.dev->way != HOST_WAY_PUSH ||
+	if (host_dev_of(&path->obj)->way != HOST_WAY_PUSH ||
 	    rand_bytes(out->stored, sizeof(out->stored)) != WIMM_OK)
 		return;
 	code = host_foreign_store(path->peer_pid, path->pidfd,
@@ -151,7 +151,7 @@ static void try_probe(struct host_path *path, uint64_t addr, struct join *out)
 /* What the other side found out about reaching this one's. */
 static void judge_probe(struct host_path *path, const struct join *in, struct join *out)
 {
-	bool way = path->obj.dev->way != HOST_WAY_RING;
+	bool way = host_dev_of(&path->obj)->way != HOST_WAY_RING;
 
 	out->fetch_right = in->fetch_errno == 0 &&
 	                   memcmp(in->fetched, path->probe.read_me, sizeof(in->fetched)) == 0;
@@ -165,13 +165,13 @@ static void judge_probe(struct host_path *path, const struct join *in, struct jo
 static void learn_verdict(struct host_path *path, const struct join *in)
 {
 	path->ways.rx_offer = in->fetch_right == 1;
-	path->ways.tx_store = in->store_right == 1 && path->obj.dev->way == HOST_WAY_PUSH;
+	path->ways.tx_store = in->store_right == 1 && host_dev_of(&path->obj)->way == HOST_WAY_PUSH;
 }
 
 const char *host_join_text(struct host_path *path)
 {
 	const struct host_ways *ways = &path->ways;
-	const char *shared = path->obj.dev->way == HOST_WAY_AUTO
+	const char *shared = host_dev_of(&path->obj)->way == HOST_WAY_AUTO
 	                             ? "memory of wimm_alloc() is shared; other "
 	                             : "";
 	size_t room = sizeof(path->ways_text);
@@ -182,7 +182,7 @@ const char *host_join_text(struct host_path *path)
 		(void)snprintf(path->ways_text, room, "%smemory is fetched by it", shared);
 	else
 		(void)snprintf(path->ways_text, room, "%smemory goes through the ring: %s", shared,
-		               path->obj.dev->way == HOST_WAY_RING
+		               host_dev_of(&path->obj)->way == HOST_WAY_RING
 		                       ? "setting host_way"
 		                       : host_foreign_reason(ways->tx_offer_errno));
 	return path->ways_text;
@@ -197,11 +197,11 @@ static wimm_status start(struct host_path *path)
 	int code = 0;
 	int fd;
 
-	st = host_conn_dial(path->obj.dev, &path->remote, HOST_CONN_PATH, path->token, &path->obj,
-	                    &path->conn, &path->fail);
+	st = host_conn_dial(host_dev_of(&path->obj), &path->remote, HOST_CONN_PATH, path->token,
+	                    &path->obj, &path->conn, &path->fail);
 	if (st == WIMM_AGAIN) {
 		if (!path->obj.expired)
-			host_obj_ready(&path->obj);
+			prov_obj_ready(&path->obj);
 		return st;
 	}
 	if (st != WIMM_OK)
@@ -214,7 +214,7 @@ static wimm_status start(struct host_path *path)
 			(void)close(fd);
 	}
 	if (st != WIMM_OK) {
-		host_fail_set(&path->fail, st, code, "no shared memory of %zu bytes for a path",
+		prov_fail_set(&path->fail, st, code, "no shared memory of %zu bytes for a path",
 		              sizeof(struct host_area));
 		return st;
 	}
@@ -236,7 +236,7 @@ static wimm_status answer(struct host_path *path, const struct join *in, int fd)
 	if (fd < 0 || memfd_check(fd, sizeof(struct host_area)) != WIMM_OK)
 		return broken(path, "no sealed shared memory of the right size came");
 	if (memfd_map(fd, sizeof(struct host_area), &area) != WIMM_OK) {
-		host_fail_set(&path->fail, WIMM_E_NOMEM, 0, "cannot map the shared memory");
+		prov_fail_set(&path->fail, WIMM_E_NOMEM, 0, "cannot map the shared memory");
 		return WIMM_E_NOMEM;
 	}
 	attach(path, area);
@@ -309,7 +309,7 @@ wimm_status host_join_step(struct host_path *path)
 			st = conn_over(path);
 		} else if (packet[0] == HOST_PACKET_REFUSED && got == 2) {
 			st = WIMM_E_PEER_REFUSED;
-			host_fail_set(&path->fail, st, 0, "%s", host_refusal_text(packet[1]));
+			prov_fail_set(&path->fail, st, 0, "%s", host_refusal_text(packet[1]));
 		} else if (packet[0] != HOST_PACKET_JOIN ||
 		           !join_decode(packet + 1, (size_t)got - 1, &in)) {
 			st = broken(path, "a packet of another kind");

@@ -62,12 +62,12 @@ static void pause_accepting(struct host_dev *dev, int code)
 		LOG_WARN("host: cannot accept connections for now: %s; raise the limit (ulimit -n)",
 		         strerror(code));
 	dev->accept_paused = true;
-	host_obj_timer(&dev->listener, PAUSE_MS);
+	prov_obj_timer(&dev->listener, PAUSE_MS);
 }
 
-bool host_listener_step(struct host_obj *obj)
+bool host_listener_step(struct prov_obj *obj)
 {
-	struct host_dev *dev = obj->dev;
+	struct host_dev *dev = host_dev_of(obj);
 
 	for (int i = 0; i < ACCEPTS_A_TURN; i++) {
 		int fd;

@@ -158,7 +158,7 @@ bool host_maps_given(struct host_path *path, const struct host_given *given, int
 
 	if (!map || map->kind != HOST_GIVE_NOTHING)
 		return true; /* forgotten meanwhile */
-	host_obj_ready(&path->obj); /* who waits for it */
+	prov_obj_ready(&path->obj); /* who waits for it */
 	map->answered = true;
 	if (given->kind == HOST_GIVE_NOTHING)
 		return true;

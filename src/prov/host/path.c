@@ -24,7 +24,7 @@ enum {
 	CLOSE_LEAVE_MS = 20,  /* for one that reads: it goes on by itself when it runs */
 };
 
-void host_path_free(struct host_obj *obj)
+void host_path_free(struct prov_obj *obj)
 {
 	struct host_path *path = LIST_ENTRY(obj, struct host_path, obj);
 
@@ -35,10 +35,10 @@ void host_path_free(struct host_obj *obj)
 	mem_free(path);
 }
 
-void host_path_drop(struct host_obj *obj)
+void host_path_drop(struct prov_obj *obj)
 {
 	host_path_lost(LIST_ENTRY(obj, struct host_path, obj));
-	host_obj_kill(obj);
+	prov_obj_kill(obj);
 }
 
 /* u8 version, u8 role, 16 bytes token (zero from the active side). */
@@ -97,7 +97,7 @@ struct prov_path *host_op_path_open(struct prov_dev *dev, const struct prov_addr
 		mem_free(path);
 		return NULL;
 	}
-	host_obj_init(&path->obj, (struct host_dev *)dev, HOST_OBJ_PATH,
+	prov_obj_init(&path->obj, &((struct host_dev *)dev)->loop, HOST_OBJ_PATH,
 	              &((struct host_dev *)dev)->paths);
 	list_init(&path->hot);
 	path->context = context;
@@ -109,7 +109,7 @@ struct prov_path *host_op_path_open(struct prov_dev *dev, const struct prov_addr
 
 static void path_fail(struct host_path *path, wimm_status status, const char *text)
 {
-	host_fail_set(&path->fail, status, 0, "%s", text);
+	prov_fail_set(&path->fail, status, 0, "%s", text);
 	host_path_lost(path);
 }
 
@@ -121,7 +121,7 @@ void host_op_path_connect(struct prov_path *path_, const struct prov_offer *remo
 	if (path->connect_called || path->closing)
 		return;
 	path->connect_called = true;
-	host_obj_ready(&path->obj);
+	prov_obj_ready(&path->obj);
 	if (path->failed)
 		return;
 	if (!offer_decode(remote, path->active ? OFFER_PASSIVE : OFFER_ACTIVE, token)) {
@@ -129,7 +129,7 @@ void host_op_path_connect(struct prov_path *path_, const struct prov_offer *remo
 		return;
 	}
 	if (path->join != HOST_JOIN_DONE)
-		host_obj_timer(&path->obj, path->obj.dev->hello_timeout_ms);
+		prov_obj_timer(&path->obj, host_dev_of(&path->obj)->hello_timeout_ms);
 	if (!path->active)
 		return; /* its dialler comes, or has come */
 	if (path->remote_bad) {
@@ -157,12 +157,12 @@ void host_path_joined(struct host_path *path, struct host_conn *conn)
 	path->conn = conn;
 	conn->owner = &path->obj;
 	path->join = HOST_JOIN_WAIT;
-	host_obj_ready(&path->obj);
+	prov_obj_ready(&path->obj);
 }
 
 void host_path_turned_away(struct host_path *path, const struct host_conn *conn)
 {
-	host_fail_set(&path->fail, WIMM_E_PEER_REFUSED, 0,
+	prov_fail_set(&path->fail, WIMM_E_PEER_REFUSED, 0,
 	              "process %d belongs to user %u; setting host_any_uid lets it in",
 	              (int)conn->pid, (unsigned int)conn->uid);
 	host_path_lost(path);
@@ -180,8 +180,8 @@ void host_path_lost(struct host_path *path)
 		host_conn_close(path->conn);
 	path->conn = NULL;
 	list_remove(&path->hot);
-	host_obj_timer_off(&path->obj);
-	host_obj_ready(&path->obj);
+	prov_obj_timer_off(&path->obj);
+	prov_obj_ready(&path->obj);
 }
 
 void host_path_reject(struct host_path *path)
@@ -266,7 +266,7 @@ static void told_error(struct host_path *path, const uint8_t *packet, size_t byt
 	text[len] = '\0';
 	if (status != WIMM_E_REVOKED && status != WIMM_E_RANGE && status != WIMM_E_PATH_LOST)
 		status = WIMM_E_PROTOCOL;
-	host_fail_set(&path->fail, status, 0, "refused by the peer: %s", text);
+	prov_fail_set(&path->fail, status, 0, "refused by the peer: %s", text);
 	host_path_lost(path);
 }
 
@@ -331,7 +331,7 @@ static void packets_step(struct host_path *path)
 			return;
 		}
 		if (!packet_in(path, packet, (size_t)got, fd)) {
-			host_fail_set(&path->fail, WIMM_E_PROTOCOL, 0,
+			prov_fail_set(&path->fail, WIMM_E_PROTOCOL, 0,
 			              "peer sent a malformed packet of kind %u", packet[0]);
 			host_path_reject(path);
 		}
@@ -341,7 +341,7 @@ static void packets_step(struct host_path *path)
 }
 
 /* False: not up (yet, or any more). */
-static bool join_step(struct host_path *path, struct host_emit *emit)
+static bool join_step(struct host_path *path, struct prov_emit *emit)
 {
 	wimm_status st = WIMM_OK;
 
@@ -350,26 +350,26 @@ static bool join_step(struct host_path *path, struct host_emit *emit)
 	if (path->join == HOST_JOIN_NONE) {
 		st = WIMM_AGAIN;
 		if (path->obj.expired)
-			host_fail_set(&path->fail, WIMM_E_TIMEOUT, 0,
+			prov_fail_set(&path->fail, WIMM_E_TIMEOUT, 0,
 			              "the peer has not dialled within %u ms",
-			              path->obj.dev->hello_timeout_ms);
+			              host_dev_of(&path->obj)->hello_timeout_ms);
 	} else if (path->join != HOST_JOIN_DONE) {
 		st = host_join_step(path);
 		if (st == WIMM_AGAIN && path->obj.expired)
-			host_fail_set(&path->fail, WIMM_E_TIMEOUT, 0, "no answer within %u ms",
-			              path->obj.dev->hello_timeout_ms);
+			prov_fail_set(&path->fail, WIMM_E_TIMEOUT, 0, "no answer within %u ms",
+			              host_dev_of(&path->obj)->hello_timeout_ms);
 	}
 	if (st == WIMM_AGAIN && path->obj.expired)
 		st = WIMM_E_TIMEOUT;
 	if (st != WIMM_OK && st != WIMM_AGAIN)
 		host_path_lost(path);
 	/* Nothing is reported before the core has seen both ends: it may not know the path yet. */
-	if (st != WIMM_OK || !path->connect_called || host_emit_full(emit))
+	if (st != WIMM_OK || !path->connect_called || prov_emit_full(emit))
 		return false;
-	host_obj_timer_off(&path->obj);
-	host_emit_next(emit, PROV_PATH_UP, path->context)->text = host_join_text(path);
+	prov_obj_timer_off(&path->obj);
+	prov_emit_next(emit, PROV_PATH_UP, path->context)->text = host_join_text(path);
 	path->up = true;
-	list_push_back(&path->obj.dev->hot, &path->hot);
+	list_push_back(&host_dev_of(&path->obj)->hot, &path->hot);
 	return true;
 }
 
@@ -385,31 +385,31 @@ static bool still_read(struct host_path *path)
 	return clock_now_ns() < path->leave_ns;
 }
 
-static bool close_step(struct host_path *path, struct host_emit *emit)
+static bool close_step(struct host_path *path, struct prov_emit *emit)
 {
 	if (host_share_writing(path) || still_read(path)) {
-		host_obj_timer(&path->obj, CLOSE_LOOK_MS);
+		prov_obj_timer(&path->obj, CLOSE_LOOK_MS);
 		return false;
 	}
 	/* What had landed before the fence is still told, so that both sides agree on it. */
 	if (!host_rx_report(path, emit) || !host_tx_report(path, emit) ||
-	    !host_tx_report_lost(path, emit) || host_emit_full(emit))
+	    !host_tx_report_lost(path, emit) || prov_emit_full(emit))
 		return true;
-	(void)host_emit_next(emit, PROV_PATH_CLOSED, path->context);
-	host_obj_kill(&path->obj);
+	(void)prov_emit_next(emit, PROV_PATH_CLOSED, path->context);
+	prov_obj_kill(&path->obj);
 	return false;
 }
 
-static bool report_down(struct host_path *path, struct host_emit *emit)
+static bool report_down(struct host_path *path, struct prov_emit *emit)
 {
 	struct prov_cqe *cqe;
 
 	/* Before path_connect() the core does not expect a word of it. */
 	if (path->down_reported || !path->connect_called)
 		return false;
-	if (!host_rx_report(path, emit) || !host_tx_report(path, emit) || host_emit_full(emit))
+	if (!host_rx_report(path, emit) || !host_tx_report(path, emit) || prov_emit_full(emit))
 		return true;
-	cqe = host_emit_next(emit, PROV_PATH_DOWN, path->context);
+	cqe = prov_emit_next(emit, PROV_PATH_DOWN, path->context);
 	cqe->status = path->fail.status;
 	cqe->vendor_code = path->fail.vendor_code;
 	cqe->text = path->fail.text;
@@ -418,7 +418,7 @@ static bool report_down(struct host_path *path, struct host_emit *emit)
 }
 
 /* A path that is up. True: there is more to do. */
-static bool up_step(struct host_path *path, struct host_emit *emit)
+static bool up_step(struct host_path *path, struct prov_emit *emit)
 {
 	bool more;
 
@@ -430,7 +430,7 @@ static bool up_step(struct host_path *path, struct host_emit *emit)
 	if (path->failed)
 		return true;
 	if (!host_tx_acks(path)) {
-		host_fail_set(&path->fail, WIMM_E_PROTOCOL, 0,
+		prov_fail_set(&path->fail, WIMM_E_PROTOCOL, 0,
 		              "peer broke the protocol: it acknowledges what was not sent");
 		host_path_reject(path);
 		return true;
@@ -453,7 +453,7 @@ static bool up_step(struct host_path *path, struct host_emit *emit)
 	return more || (path->conn->can_read && !path->ended);
 }
 
-bool host_path_step(struct host_obj *obj, struct host_emit *emit)
+bool host_path_step(struct prov_obj *obj, struct prov_emit *emit)
 {
 	struct host_path *path = LIST_ENTRY(obj, struct host_path, obj);
 	bool more = false;

@@ -106,7 +106,7 @@ enum host_join_state {
 };
 
 struct host_path {
-	struct host_obj obj;
+	struct prov_obj obj;
 	struct list hot;
 	struct host_conn *conn; /* NULL: not joined, or lost */
 	void *context;
@@ -128,7 +128,7 @@ struct host_path {
 	uint8_t join;      /* enum host_join_state */
 	bool echoed;       /* what this side wrote through the area has come back */
 	uint8_t nonce[HOST_NONCE_BYTES]; /* that */
-	struct host_fail fail;
+	struct prov_fail fail;
 	struct host_area *area; /* NULL: none */
 	pid_t peer_pid;         /* fixed once joined, as is: */
 	int pidfd;              /* readable when the peer's process is gone; -1: none */
@@ -151,9 +151,9 @@ struct host_path *host_path_waiting(struct host_dev *dev, const uint8_t *token);
 void host_path_joined(struct host_path *path, struct host_conn *conn);
 /* Its dialler is of a user that is not let in: the path is over. */
 void host_path_turned_away(struct host_path *path, const struct host_conn *conn);
-bool host_path_step(struct host_obj *obj, struct host_emit *emit);
-void host_path_drop(struct host_obj *obj);
-void host_path_free(struct host_obj *obj);
+bool host_path_step(struct prov_obj *obj, struct prov_emit *emit);
+void host_path_drop(struct prov_obj *obj);
+void host_path_free(struct prov_obj *obj);
 /* The path is over: `path->fail` is filled in already. */
 void host_path_lost(struct host_path *path);
 /* The peer broke the rules: tell it why, then as above. */
@@ -203,9 +203,9 @@ bool host_tx_reading(struct host_path *path);
 /* And no, it does not: its worker has closed the path, or its process is gone. */
 void host_tx_peer_gone(struct host_path *path);
 /* Report what has ended. False: the caller's array is full. */
-bool host_tx_report(struct host_path *path, struct host_emit *emit);
+bool host_tx_report(struct host_path *path, struct prov_emit *emit);
 /* After path_close(): report everything that is left as lost. False: full. */
-bool host_tx_report_lost(struct host_path *path, struct host_emit *emit);
+bool host_tx_report_lost(struct host_path *path, struct prov_emit *emit);
 
 /* --- push.c --- */
 /* The run of STORE requests at `send`, as one system call. False: not now. */
@@ -213,9 +213,9 @@ bool host_push_step(struct host_path *path);
 
 /* --- path_rx.c --- */
 /* Read, place and report. True: there is more. */
-bool host_rx_step(struct host_path *path, struct host_emit *emit);
+bool host_rx_step(struct host_path *path, struct prov_emit *emit);
 /* Report what has been placed. False: full. */
-bool host_rx_report(struct host_path *path, struct host_emit *emit);
+bool host_rx_report(struct host_path *path, struct prov_emit *emit);
 
 /* The ops' entries. */
 struct prov_path *host_op_path_open(struct prov_dev *dev, const struct prov_addr *remote,

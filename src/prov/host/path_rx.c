@@ -16,7 +16,7 @@ enum {
 	TURN_ENTRIES = 512,
 };
 
-bool host_rx_report(struct host_path *path, struct host_emit *emit)
+bool host_rx_report(struct host_path *path, struct prov_emit *emit)
 {
 	struct host_rx *rx = &path->rx;
 
@@ -30,15 +30,15 @@ bool host_rx_report(struct host_path *path, struct host_emit *emit)
 		if (e->flags & HOST_ENTRY_IMM) {
 			if (e->kind == HOST_ENTRY_PLACED && e->parts > 1)
 				count = e->parts;
-			cqe = host_emit_last(emit, PROV_IMM, path->context);
+			cqe = prov_emit_last(emit, PROV_IMM, path->context);
 			if (cqe && cqe->imm == e->imm && cqe->count <= UINT32_MAX - count) {
 				cqe->count += count;
 				continue;
 			}
 		}
-		if (host_emit_full(emit))
+		if (prov_emit_full(emit))
 			return false;
-		cqe = host_emit_next(emit, e->flags & HOST_ENTRY_IMM ? PROV_IMM : PROV_PART,
+		cqe = prov_emit_next(emit, e->flags & HOST_ENTRY_IMM ? PROV_IMM : PROV_PART,
 		                     path->context);
 		cqe->count = count;
 		cqe->imm = e->imm;
@@ -76,7 +76,7 @@ static bool gather(struct host_path *path)
 		    (e->kind == HOST_ENTRY_SLOT &&
 		     (e->src != rx->bytes ||
 		      e->len_bytes > HOST_RING_BYTES - (rx->bytes & (HOST_RING_BYTES - 1))))) {
-			host_fail_set(&path->fail, WIMM_E_PROTOCOL, 0,
+			prov_fail_set(&path->fail, WIMM_E_PROTOCOL, 0,
 			              "peer broke the protocol: malformed entry %u in the ring",
 			              pos);
 			return false;
@@ -96,21 +96,22 @@ static uint8_t *target(const struct host_entry *e)
 /* Inside a stay. False: rejected. */
 static bool check_range(struct host_path *path, const struct host_entry *e)
 {
-	const struct prov_regions *regions = &path->obj.dev->regions;
+	const struct prov_regions *regions = &host_dev_of(&path->obj)->regions;
 	wimm_status st;
 
 	if (e->len_bytes == 0)
 		return true; /* touches nothing, so it needs no key */
 	st = prov_regions_check(regions, e->key, e->addr, e->len_bytes);
-	if (st == WIMM_OK && host_gpu_any(path->obj.dev) && e->kind != HOST_ENTRY_PLACED &&
-	    host_gpu_device(path->obj.dev, e->key) >= 0) {
-		host_fail_set(&path->fail, WIMM_E_PROTOCOL, 0,
+	if (st == WIMM_OK && e->kind != HOST_ENTRY_PLACED &&
+	    host_gpu_any(host_dev_of(&path->obj)) &&
+	    host_gpu_device(host_dev_of(&path->obj), e->key) >= 0) {
+		prov_fail_set(&path->fail, WIMM_E_PROTOCOL, 0,
 		              "peer broke the protocol: bytes of the host for memory of a GPU");
 		return false;
 	}
 	if (st == WIMM_OK)
 		return true;
-	host_fail_set(&path->fail, st, 0, "%s", "");
+	prov_fail_set(&path->fail, st, 0, "%s", "");
 	prov_regions_explain(regions, e->key, e->addr, e->len_bytes, path->fail.text,
 	                     sizeof(path->fail.text));
 	return false;
@@ -180,7 +181,7 @@ static ssize_t fetch(struct host_path *path)
 
 		if (host_slot_withdrawn(host_slot_at(rx->lane, pos), pos))
 			return 0; /* its source may be gone: once more, over it */
-		host_fail_set(&path->fail, WIMM_E_PATH_LOST, code,
+		prov_fail_set(&path->fail, WIMM_E_PATH_LOST, code,
 		              "cannot fetch %" PRIu64 " bytes at %#" PRIx64 " of process %d: %s",
 		              (uint64_t)from[0].iov_len, (uint64_t)(uintptr_t)from[0].iov_base,
 		              (int)path->peer_pid, strerror(code));
@@ -221,7 +222,7 @@ static bool place_one(struct host_path *path)
 /* Place some. Bytes, or -1: the path is over. */
 static ssize_t place(struct host_path *path)
 {
-	struct prov_regions *regions = &path->obj.dev->regions;
+	struct prov_regions *regions = &host_dev_of(&path->obj)->regions;
 	struct host_rx *rx = &path->rx;
 	ssize_t total = 0;
 
@@ -255,7 +256,7 @@ static void acknowledge(struct host_path *path)
 	path->ack_bell_due = true;
 }
 
-bool host_rx_step(struct host_path *path, struct host_emit *emit)
+bool host_rx_step(struct host_path *path, struct prov_emit *emit)
 {
 	struct host_rx *rx = &path->rx;
 	ssize_t bytes = 0;

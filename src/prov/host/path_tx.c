@@ -35,7 +35,7 @@ static bool post_short(struct host_path *path, const struct prov_wr *wr)
 	struct host_entry e;
 
 	if (wr->len_bytes > HOST_INLINE_BYTES || wr->reserved != 0 || tx->send != tx->tail ||
-	    tx->published - tx->acked == HOST_RING_ENTRIES || host_gpu_any(path->obj.dev))
+	    tx->published - tx->acked == HOST_RING_ENTRIES || host_gpu_any(host_dev_of(&path->obj)))
 		return false;
 	req->wr = *wr;
 	req->cancel = HOST_CANCEL_NONE;
@@ -261,7 +261,7 @@ static bool put_copy(struct host_path *path, struct host_req *req)
 			host_maps_find(path, req->wr.remote_key, req->wr.remote_addr + off, len);
 
 		if (tx->budget == 0) {
-			host_obj_ready(&path->obj);
+			prov_obj_ready(&path->obj);
 			return false;
 		}
 		if (len > COPY_BYTES)
@@ -285,12 +285,12 @@ static bool put_copy(struct host_path *path, struct host_req *req)
 
 static uint8_t choose(struct host_path *path, const struct prov_wr *wr)
 {
-	uint8_t way = path->obj.dev->way;
+	uint8_t way = host_dev_of(&path->obj)->way;
 
 	if (wr->reserved != 0)
 		return HOST_BY_GPU; /* a list of pages, empty ones too: only so are they counted */
-	if (host_gpu_any(path->obj.dev) && wr->len_bytes > 0 &&
-	    host_gpu_device(path->obj.dev, wr->local_key) >= 0)
+	if (host_gpu_any(host_dev_of(&path->obj)) && wr->len_bytes > 0 &&
+	    host_gpu_device(host_dev_of(&path->obj), wr->local_key) >= 0)
 		return HOST_BY_GPU;
 	if (wr->len_bytes <= HOST_INLINE_BYTES)
 		return HOST_BY_ENTRY;
@@ -363,10 +363,10 @@ void host_tx_step(struct host_path *path)
 	}
 }
 
-static bool report(struct host_path *path, struct host_emit *emit, const struct host_req *req,
+static bool report(struct host_path *path, struct prov_emit *emit, const struct host_req *req,
                    wimm_status status, uint32_t flags)
 {
-	struct prov_cqe *cqe = host_emit_last(emit, PROV_DONE, path->context);
+	struct prov_cqe *cqe = prov_emit_last(emit, PROV_DONE, path->context);
 	uint32_t units = req->wr.reserved != 0 ? req->wr.reserved : 1; /* of a list of pages */
 
 	if (cqe && cqe->token == req->wr.token && cqe->status == status && cqe->flags == flags &&
@@ -374,9 +374,9 @@ static bool report(struct host_path *path, struct host_emit *emit, const struct 
 		cqe->count += units;
 		return true;
 	}
-	if (host_emit_full(emit))
+	if (prov_emit_full(emit))
 		return false;
-	cqe = host_emit_next(emit, PROV_DONE, path->context);
+	cqe = prov_emit_next(emit, PROV_DONE, path->context);
 	cqe->status = status;
 	cqe->token = req->wr.token;
 	cqe->flags = flags;
@@ -394,7 +394,7 @@ static uint32_t reading_flag(const struct host_req *req)
 	return req->reading ? PROV_CQE_READING : 0;
 }
 
-static bool report_cancels(struct host_path *path, struct host_emit *emit)
+static bool report_cancels(struct host_path *path, struct prov_emit *emit)
 {
 	struct host_tx *tx = &path->tx;
 
@@ -414,7 +414,7 @@ static bool report_cancels(struct host_path *path, struct host_emit *emit)
 	return true;
 }
 
-bool host_tx_report(struct host_path *path, struct host_emit *emit)
+bool host_tx_report(struct host_path *path, struct prov_emit *emit)
 {
 	struct host_tx *tx = &path->tx;
 
@@ -433,7 +433,7 @@ bool host_tx_report(struct host_path *path, struct host_emit *emit)
 	return true;
 }
 
-bool host_tx_report_lost(struct host_path *path, struct host_emit *emit)
+bool host_tx_report_lost(struct host_path *path, struct prov_emit *emit)
 {
 	struct host_tx *tx = &path->tx;
 
@@ -494,12 +494,12 @@ void host_op_cancel(struct prov_path *path_, uint64_t token)
 		if (req->reading) {
 			req->cancel = HOST_CANCEL_WAITS;
 			if (tx->cancels_waiting++ == 0)
-				host_obj_timer(&path->obj, LEAVE_MS);
+				prov_obj_timer(&path->obj, LEAVE_MS);
 			continue;
 		}
 		req->cancel = HOST_CANCEL_DUE;
 		tx->cancels_due++;
-		host_obj_ready(&path->obj);
+		prov_obj_ready(&path->obj);
 	}
 	advance(tx);
 }

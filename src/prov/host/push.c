@@ -89,7 +89,7 @@ bool host_push_step(struct host_path *path)
 	bool valid;
 
 	if (tx->budget == 0) {
-		host_obj_ready(&path->obj);
+		prov_obj_ready(&path->obj);
 		return false;
 	}
 	gather(path, &run);

@@ -180,7 +180,7 @@ static bool give_gpu(const struct host_path *path, struct host_given *out, int *
 
 void host_share_give(struct host_path *path, uint64_t key, struct host_given *out, int *out_fd)
 {
-	struct host_dev *dev = path->obj.dev;
+	struct host_dev *dev = host_dev_of(&path->obj);
 	struct host_grant *grant = mem_calloc(1, sizeof(*grant));
 	struct mem_shared *shared = NULL;
 	struct mem_shared_view view;
@@ -234,7 +234,7 @@ void host_share_revoke(struct host_dev *dev, uint64_t key, struct mem_shared *sh
 	LIST_FOR_EACH(it, &grants) {
 		struct host_grant *grant = LIST_ENTRY(it, struct host_grant, link);
 
-		if (grant->path->obj.dev != dev || grant->key != key)
+		if (host_dev_of(&grant->path->obj) != dev || grant->key != key)
 			continue;
 		change_gate(grant->path, false);
 		if (!wait_quiet(grant->path, grant->gpu)) {
