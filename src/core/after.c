@@ -52,7 +52,7 @@ void after_start(struct worker *w, struct op *op)
 	w->after_ns = w->now_ns;
 }
 
-static uint64_t pause_of(const struct worker *w, const struct op *op)
+static uint64_t pause_of(const struct worker *w, const struct op *op) ON_WORKER
 {
 	uint64_t waited = w->now_ns > op->submit_ns ? w->now_ns - op->submit_ns : 0;
 	uint64_t pause = waited / PAUSE_PART;

@@ -16,7 +16,7 @@
 /* Turns without anything to do after which a caller-driven engine has no more for now. */
 #define IDLE_TURNS 4
 
-static void cancel_all(struct worker *w, void *arg)
+static void cancel_all(struct worker *w, void *arg) ON_WORKER
 {
 	(void)arg;
 	w->closing = true;
@@ -40,7 +40,7 @@ static void look_idle(struct worker *w, void *arg)
 	*(bool *)arg = list_empty(&w->ops_started);
 }
 
-static void say_goodbye(struct worker *w, void *arg)
+static void say_goodbye(struct worker *w, void *arg) ON_WORKER
 {
 	(void)arg;
 	LIST_FOR_EACH(it, &w->peers)
@@ -57,7 +57,7 @@ static void look_left(struct worker *w, void *arg)
 			*(bool *)arg = false;
 }
 
-static void drop_peers(struct worker *w, void *arg)
+static void drop_peers(struct worker *w, void *arg) ON_WORKER
 {
 	(void)arg;
 	LIST_FOR_EACH(it, &w->peers)
@@ -82,12 +82,15 @@ static void pause_for(struct wimm_engine *engine, uint64_t now_ns, uint32_t look
 	struct worker *w = &engine->worker;
 	uint64_t until_ns = clock_deadline_ns(now_ns, CLOCK_NS_PER_MS / 4);
 
-	if (looks < LOOKS_AT_ONCE || busy || engine->env.now_ns != NULL)
+	if (looks < LOOKS_AT_ONCE || busy || engine->env.now_ns != NULL) {
 		plat_thread_yield();
-	else if (w->own_threads)
+	} else if (w->own_threads) {
 		(void)wake_wait(&w->room, until_ns); /* nobody else waits there any more */
-	else
+	} else {
+		role_enter(&on_worker);
 		worker_wait(w, until_ns);
+		role_leave(&on_worker);
+	}
 }
 
 /* Run until `look` says yes, at most so long. */
@@ -104,7 +107,9 @@ static void run_until(struct wimm_engine *engine, void (*look)(struct worker *w,
 		bool yes = false, busy = false;
 
 		if (!w->own_threads) {
+			role_enter(&on_worker); /* driven by its caller, who closes */
 			busy = worker_step(w, now);
+			role_leave(&on_worker);
 			busy = deliver_run(engine, UINT32_MAX) != 0 || busy;
 			idle = busy ? 0 : idle + 1;
 		}
@@ -129,11 +134,13 @@ static void finish_rest(struct wimm_engine *engine)
 	struct worker *w = &engine->worker;
 	bool busy = true;
 
+	role_enter(&on_worker); /* it has ended */
 	for (uint32_t i = 0; busy && i < REST_TURNS_MAX; i++) {
 		busy = worker_step(w, engine_now_ns(engine));
 		busy = deliver_run(engine, UINT32_MAX) != 0 || busy;
 	}
 	mr_finish_all(w);
+	role_leave(&on_worker);
 	(void)deliver_run(engine, UINT32_MAX);
 }
 

@@ -33,7 +33,7 @@ static struct op *expect_op(struct list *link)
 	return LIST_ENTRY(LIST_ENTRY(link, struct imm_expect, link), struct op, expect.e);
 }
 
-static void settle_fired(struct worker *w, struct list *fired)
+static void settle_fired(struct worker *w, struct list *fired) ON_WORKER
 {
 	while (!list_empty(fired)) {
 		STAT_SUB(w, expectations, 1);
@@ -41,7 +41,7 @@ static void settle_fired(struct worker *w, struct list *fired)
 	}
 }
 
-static void settle_failed(struct worker *w, const struct peer *p, struct list *failed)
+static void settle_failed(struct worker *w, const struct peer *p, struct list *failed) ON_WORKER
 {
 	while (!list_empty(failed)) {
 		struct op *op = expect_op(list_pop_front(failed));
@@ -53,7 +53,7 @@ static void settle_failed(struct worker *w, const struct peer *p, struct list *f
 	}
 }
 
-static void add(struct worker *w, struct peer *p, uint32_t imm, uint32_t count)
+static void add(struct worker *w, struct peer *p, uint32_t imm, uint32_t count) ON_WORKER
 {
 	struct list fired;
 	wimm_status st;
@@ -94,7 +94,7 @@ static struct part *part_get(struct peer *p, uint64_t op_seq)
 }
 
 /* There is none for a write: the session cannot go on, as its immediate would be lost. */
-static void part_lost(struct worker *w, struct peer *p)
+static void part_lost(struct worker *w, struct peer *p) ON_WORKER
 {
 	if (p->parts.count >= PARTS_OPEN_MAX)
 		peer_down(w, p, WIMM_E_LIMIT, 0, "more than %d split writes are incomplete",
@@ -109,7 +109,7 @@ static void part_put(struct peer *p, uint64_t op_seq, struct part *part)
 	list_push_back(&p->parts_done, &part->link);
 }
 
-static void part_arrived(struct worker *w, struct peer *p, const struct prov_cqe *c)
+static void part_arrived(struct worker *w, struct peer *p, const struct prov_cqe *c) ON_WORKER
 {
 	struct part *part = part_get(p, c->op_seq);
 	uint32_t imm = c->imm;
@@ -183,7 +183,7 @@ void count_abandon(struct worker *w, struct leg *leg)
 	session_say(w, leg->dst->peer, &m);
 }
 
-static void on_abandon(struct worker *w, struct peer *p, const struct wire_msg *m)
+static void on_abandon(struct worker *w, struct peer *p, const struct wire_msg *m) ON_WORKER
 {
 	struct part *part = part_get(p, m->u.abandon.op_seq);
 
@@ -402,14 +402,14 @@ struct count_call {
 	uint64_t out;
 };
 
-static void poll_on_worker(struct worker *w, void *arg)
+static void poll_on_worker(struct worker *w, void *arg) ON_WORKER
 {
 	struct count_call *c = arg;
 
 	c->out = imm_count(w->imms, c->imm);
 }
 
-static void forget_on_worker(struct worker *w, void *arg)
+static void forget_on_worker(struct worker *w, void *arg) ON_WORKER
 {
 	struct count_call *c = arg;
 

@@ -34,7 +34,7 @@ bool drain_needed(const struct peer *p)
 	return false;
 }
 
-static void send_ack(struct worker *w, struct peer *p, uint32_t slot, uint32_t generation)
+static void send_ack(struct worker *w, struct peer *p, uint32_t slot, uint32_t generation) ON_WORKER
 {
 	struct wire_msg m = { .type = WIRE_REVOKE_ACK };
 
@@ -44,7 +44,7 @@ static void send_ack(struct worker *w, struct peer *p, uint32_t slot, uint32_t g
 	session_say(w, p, &m);
 }
 
-static void drained(struct worker *w, struct peer *p)
+static void drained(struct worker *w, struct peer *p) ON_WORKER
 {
 	p->draining = false;
 	while (!list_empty(&p->owed_acks)) {

@@ -25,7 +25,9 @@ wimm_status wimm_progress(struct wimm_engine *engine, int *out_busy)
 		return st;
 	if (engine_in_callback(engine))
 		return WIMM_E_IN_CALLBACK;
+	role_enter(&on_worker); /* the caller's thread */
 	busy = worker_step(&engine->worker, engine_turn_ns(engine));
+	role_leave(&on_worker);
 	busy = watch_poll(engine) != 0 || busy;
 	busy = deliver_run(engine, UINT32_MAX) != 0 || busy;
 	if (out_busy != NULL)
@@ -43,13 +45,17 @@ wimm_status wimm_progress_wait(struct wimm_engine *engine, uint64_t timeout_us)
 	if (engine_in_callback(engine)) /* what it would wait for is only done after that */
 		return WIMM_E_IN_CALLBACK;
 	if (timeout_us == 0) {
+		role_enter(&on_worker);
 		worker_arm(&engine->worker, mpsc_empty_hint(&engine->deliveries));
+		role_leave(&on_worker);
 		return WIMM_OK;
 	}
 	if (timeout_us < UINT64_MAX / CLOCK_NS_PER_US)
 		deadline = clock_deadline_ns(engine_now_ns(engine), timeout_us * CLOCK_NS_PER_US);
+	role_enter(&on_worker);
 	if (mpsc_empty_hint(&engine->deliveries))
 		worker_wait(&engine->worker, deadline);
+	role_leave(&on_worker);
 	return WIMM_OK;
 }
 

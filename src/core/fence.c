@@ -23,7 +23,7 @@ static struct op *fence_op(struct list *link)
 	return LIST_ENTRY(link, struct op, wait_link);
 }
 
-static void fence_settle(struct worker *w, struct op *op, wimm_fence_answer answer)
+static void fence_settle(struct worker *w, struct op *op, wimm_fence_answer answer) ON_WORKER
 {
 	struct peer *p = op->fence.peer;
 
@@ -37,7 +37,7 @@ static void fence_settle(struct worker *w, struct op *op, wimm_fence_answer answ
 }
 
 /* Its session is over: all that is left is its paths. */
-static void fence_closing(struct worker *w, struct op *op)
+static void fence_closing(struct worker *w, struct op *op) ON_WORKER
 {
 	if (!op->fence.closing) {
 		op->fence.closing = true;
@@ -52,7 +52,7 @@ static void fence_closing(struct worker *w, struct op *op)
 }
 
 /* End the session; all fences of this peer hear of it in fence_peer_down(). */
-static void fence_close(struct worker *w, struct peer *p)
+static void fence_close(struct worker *w, struct peer *p) ON_WORKER
 {
 	session_goodbye(w, p, WIMM_E_CLOSED, "the peer was fenced");
 	peer_down(w, p, WIMM_E_CLOSED, 0, "fenced by this program");
@@ -68,7 +68,7 @@ void fence_peer_down(struct worker *w, struct peer *p)
 	}
 }
 
-static void fence_ask(struct worker *w, struct op *op)
+static void fence_ask(struct worker *w, struct op *op) ON_WORKER
 {
 	struct wire_msg m = { .type = WIRE_FENCE };
 
@@ -116,7 +116,7 @@ void fence_arrived(struct worker *w, struct peer *p)
 		fence_close(w, p);
 }
 
-static void fence_heard(struct worker *w, struct peer *p, const struct wire_msg *m)
+static void fence_heard(struct worker *w, struct peer *p, const struct wire_msg *m) ON_WORKER
 {
 	if (m->u.marks.path_count != p->path_count) {
 		peer_down(w, p, WIMM_E_PROTOCOL, 0, "watermarks of another number of paths");
@@ -191,7 +191,7 @@ void fence_answer(struct worker *w, struct peer *p)
 	session_say(w, p, &m);
 }
 
-static void fence_asked(struct worker *w, struct peer *p, const struct wire_msg *m)
+static void fence_asked(struct worker *w, struct peer *p, const struct wire_msg *m) ON_WORKER
 {
 	p->stopped = true;
 	p->fence_asked = m->u.marks.id;

@@ -40,7 +40,7 @@ const char *gpu_why_not(const struct leg *leg)
 
 /* Everything in flight is counted in these. */
 static void account(struct worker *w, struct path *path, struct leg *leg, uint32_t units,
-                    bool marks)
+                    bool marks) ON_WORKER
 {
 	struct op *op = leg->op;
 

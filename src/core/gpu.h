@@ -13,7 +13,8 @@ const char *gpu_why_not(const struct leg *leg);
 /* Whether a path may carry such a leg. */
 bool gpu_path_fits(const struct worker *w, const struct leg *leg, const struct path *path);
 /* Post a leg that is one list of pages. False: it failed, and its operation may be gone. */
-bool gpu_list_post(struct worker *w, struct peer *p, struct leg *leg, uint32_t *out_posted);
+bool gpu_list_post(struct worker *w, struct peer *p, struct leg *leg, uint32_t *out_posted)
+	ON_WORKER;
 /* A peer's region has ended: no provider keeps anything of it. */
 void gpu_forget(struct worker *w, struct peer *p, uint32_t slot, uint32_t generation);
 

@@ -18,6 +18,7 @@
 #define BUSY_PAUSE_NS (2 * CLOCK_NS_PER_MS)
 
 static void fill_hello(struct worker *w, struct wire_msg *m, enum wire_type type, uint64_t nonce)
+	ON_WORKER
 {
 	memset(m, 0, sizeof(*m));
 	m->type = type;
@@ -33,7 +34,7 @@ static void fill_hello(struct worker *w, struct wire_msg *m, enum wire_type type
 }
 
 /* Open a ctl to the next NIC of the peer that was not tried yet. */
-static bool dial(struct worker *w, struct peer *p)
+static bool dial(struct worker *w, struct peer *p) ON_WORKER
 {
 	for (; p->dial_nic < p->addr.nic_count; p->dial_nic++) {
 		uint32_t nic = p->dial_nic % w->nic_count;
@@ -96,6 +97,7 @@ static void learn_hello(struct worker *w, struct peer *p, const struct wire_msg 
 
 /* Answer a hello with a refusal on a channel that has no peer. */
 static void refuse(struct worker *w, struct ctl *c, const struct wire_msg *hello, wimm_status why)
+	ON_WORKER
 {
 	struct wire_msg m;
 	uint32_t len;
@@ -110,7 +112,7 @@ static void refuse(struct worker *w, struct ctl *c, const struct wire_msg *hello
 }
 
 /* To somebody who has not proved the job key: not even who we are. */
-static void refuse_stranger(struct worker *w, struct ctl *c, const struct wire_msg *hello)
+static void refuse_stranger(struct worker *w, struct ctl *c, const struct wire_msg *hello) ON_WORKER
 {
 	struct wire_msg m;
 	uint32_t len;
@@ -137,7 +139,7 @@ static bool paths_are_coming(const struct peer *p)
 	return false;
 }
 
-static void accept_paths(struct worker *w, struct peer *p, const struct wire_msg *hello)
+static void accept_paths(struct worker *w, struct peer *p, const struct wire_msg *hello) ON_WORKER
 {
 	struct wire_msg m;
 	bool any = false;
@@ -160,7 +162,7 @@ static void accept_paths(struct worker *w, struct peer *p, const struct wire_msg
 	session_say(w, p, &m);
 }
 
-static void adopt_ctl(struct worker *w, struct peer *p, struct ctl *c)
+static void adopt_ctl(struct worker *w, struct peer *p, struct ctl *c) ON_WORKER
 {
 	list_remove(&c->link);
 	w->stranger_count--;
@@ -170,6 +172,7 @@ static void adopt_ctl(struct worker *w, struct peer *p, struct ctl *c)
 
 /* A hello of an instance that has a session here, or will have. True: it may go on as a new one. */
 static bool hello_known(struct worker *w, struct ctl *c, const struct wire_msg *m, struct peer *p)
+	ON_WORKER
 {
 	const uint8_t *own = w->engine->self.instance;
 	bool ours = p->state == PEER_CONNECTING && p->initiator && p->path_count == 0;
@@ -198,7 +201,7 @@ static bool hello_known(struct worker *w, struct ctl *c, const struct wire_msg *
 }
 
 /* Returns the peer that a hello is for, or NULL when it was refused. */
-static struct peer *hello_peer(struct worker *w, struct ctl *c, const struct wire_msg *m)
+static struct peer *hello_peer(struct worker *w, struct ctl *c, const struct wire_msg *m) ON_WORKER
 {
 	static const uint8_t nobody[WIMM_INSTANCE_BYTES];
 	const uint8_t *own = w->engine->self.instance;
@@ -253,7 +256,7 @@ void hello_arrived(struct worker *w, struct ctl *c, const struct wire_msg *m)
 }
 
 /* The peer known by address only is the one known by instance: one session serves both. */
-static void merge(struct worker *w, struct peer *p, struct peer *real)
+static void merge(struct worker *w, struct peer *p, struct peer *real) ON_WORKER
 {
 	if (imm_peer_renamed(w->imms, p->slot, real->slot) != WIMM_OK) {
 		peer_down(w, p, WIMM_E_NOMEM, 0, "no memory for what it owes");
@@ -287,7 +290,7 @@ void hello_redial(struct worker *w, struct peer *p)
 }
 
 /* Whoever answers at the address of a peer has said which instance it is. */
-static void learn_instance(struct worker *w, struct peer *p, const uint8_t *instance)
+static void learn_instance(struct worker *w, struct peer *p, const uint8_t *instance) ON_WORKER
 {
 	bool self = memcmp(instance, w->engine->self.instance, WIMM_INSTANCE_BYTES) == 0;
 	struct peer *real = self ? w->self_peer : peer_by_instance(w, instance);
@@ -307,7 +310,7 @@ static void learn_instance(struct worker *w, struct peer *p, const uint8_t *inst
 	hello_redial(w, p);
 }
 
-static void ack_refused(struct worker *w, struct peer *p, const struct wire_msg *m)
+static void ack_refused(struct worker *w, struct peer *p, const struct wire_msg *m) ON_WORKER
 {
 	wimm_status why = m->u.hello.status;
 	char want[17], have[17];

@@ -13,22 +13,22 @@ void count_fill_posted(const struct peer *p, struct wire_msg *m, enum wire_type 
 /* Whether as much was counted, on the paths that still stand. */
 bool count_reached(const struct peer *p, const struct wire_marks *marks);
 /* Put a completely acked leg on its peer's list for the next CONFIRM. */
-void count_confirm(struct worker *w, struct leg *leg);
+void count_confirm(struct worker *w, struct leg *leg) ON_WORKER;
 /* Before a goodbye: what was posted, so that the peer waits for the last of it. */
-void confirm_last(struct worker *w, struct peer *p);
-void confirm_heard(struct worker *w, struct peer *p, const struct wire_msg *m);
-void confirm_asked(struct worker *w, struct peer *p, const struct wire_msg *m);
-void confirm_answer(struct worker *w, struct peer *p);
-void confirm_path_lost(struct worker *w, struct peer *p);
+void confirm_last(struct worker *w, struct peer *p) ON_WORKER;
+void confirm_heard(struct worker *w, struct peer *p, const struct wire_msg *m) ON_WORKER;
+void confirm_asked(struct worker *w, struct peer *p, const struct wire_msg *m) ON_WORKER;
+void confirm_answer(struct worker *w, struct peer *p) ON_WORKER;
+void confirm_path_lost(struct worker *w, struct peer *p) ON_WORKER;
 /* Requests that were told as posted came back unsent: tell the peer again what to wait for. */
-void marks_lowered(struct worker *w, struct peer *p);
+void marks_lowered(struct worker *w, struct peer *p) ON_WORKER;
 void confirm_peer_down(struct peer *p);
-void retire_start(struct worker *w, struct op *op);
-void retire_cancel(struct worker *w, struct op *op, wimm_status status, const char *text);
-void retire_arrived(struct worker *w, struct peer *p);
-void retire_heard(struct worker *w, struct peer *p, const struct wire_msg *m);
-void retire_asked(struct worker *w, struct peer *p, const struct wire_msg *m);
-void retire_answer(struct worker *w);
-void retire_peer_down(struct worker *w, struct peer *p);
+void retire_start(struct worker *w, struct op *op) ON_WORKER;
+void retire_cancel(struct worker *w, struct op *op, wimm_status status, const char *text) ON_WORKER;
+void retire_arrived(struct worker *w, struct peer *p) ON_WORKER;
+void retire_heard(struct worker *w, struct peer *p, const struct wire_msg *m) ON_WORKER;
+void retire_asked(struct worker *w, struct peer *p, const struct wire_msg *m) ON_WORKER;
+void retire_answer(struct worker *w) ON_WORKER;
+void retire_peer_down(struct worker *w, struct peer *p) ON_WORKER;
 
 #endif

@@ -17,7 +17,7 @@
 /* Messages of one peer under way at a time. */
 #define SENDS_IN_FLIGHT_MAX 64
 
-static void send_settle(struct worker *w, struct op *op)
+static void send_settle(struct worker *w, struct op *op) ON_WORKER
 {
 	struct peer *p = op->send.peer;
 
@@ -201,7 +201,7 @@ static void slot_hand_out(struct worker *w, struct recv_slot *s, wimm_status sta
 }
 
 /* Peers that were refused may try again. */
-static void tell_ready(struct worker *w)
+static void tell_ready(struct worker *w) ON_WORKER
 {
 	struct wire_msg m = { .type = WIRE_MSG_READY };
 
@@ -251,7 +251,7 @@ void recvs_start(struct worker *w, struct op *op)
 	tell_ready(w);
 }
 
-static void pool_maybe_done(struct worker *w, struct recv_pool *pool)
+static void pool_maybe_done(struct worker *w, struct recv_pool *pool) ON_WORKER
 {
 	struct op *op = pool->op;
 

@@ -59,7 +59,7 @@ struct mirror_call {
 	wimm_status status;
 };
 
-static void enable_on_worker(struct worker *w, void *arg)
+static void enable_on_worker(struct worker *w, void *arg) ON_WORKER
 {
 	struct mirror_call *c = arg;
 
@@ -100,7 +100,7 @@ wimm_status wimm_mirror_enable(struct wimm_engine *engine, uint32_t imm, uint64_
 	return c.status;
 }
 
-static void disable_on_worker(struct worker *w, void *arg)
+static void disable_on_worker(struct worker *w, void *arg) ON_WORKER
 {
 	struct mirror_call *c = arg;
 	struct mirror *m = hash_find_ptr(&w->mirrors, c->imm);

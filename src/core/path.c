@@ -15,7 +15,7 @@
 #include <string.h>
 
 /* A new instance at an address where another one was: that one is gone. */
-static void supersede(struct worker *w, struct peer *p)
+static void supersede(struct worker *w, struct peer *p) ON_WORKER
 {
 	char was[17], is[17];
 
@@ -37,7 +37,7 @@ static void supersede(struct worker *w, struct peer *p)
 	}
 }
 
-static void peer_up(struct worker *w, struct peer *p)
+static void peer_up(struct worker *w, struct peer *p) ON_WORKER
 {
 	char text[256];
 
@@ -146,6 +146,7 @@ static const char *path_text(const struct path *path, char out[32])
 
 /* One of several: others carry on. */
 static void path_missing(struct worker *w, struct path *path, wimm_status cause, const char *text)
+	ON_WORKER
 {
 	struct peer *p = path->peer;
 
@@ -163,7 +164,7 @@ static void path_missing(struct worker *w, struct path *path, wimm_status cause,
 
 /* told: the other end has ended it, which may be all that is known yet of a peer that leaves. */
 static void path_end(struct worker *w, struct path *path, wimm_status cause, uint32_t vendor_code,
-                     const char *text, bool told)
+                     const char *text, bool told) ON_WORKER
 {
 	struct peer *p = path->peer;
 	bool was_up = path->state == PATH_UP;

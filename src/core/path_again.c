@@ -54,7 +54,7 @@ bool doubt_holds(struct op *op)
 	return false;
 }
 
-static void doubt_end(struct worker *w, struct peer *p)
+static void doubt_end(struct worker *w, struct peer *p) ON_WORKER
 {
 	p->doubt_id = 0;
 	while (!list_empty(&p->doubts))
@@ -66,7 +66,7 @@ void doubt_peer_down(struct worker *w, struct peer *p)
 	doubt_end(w, p);
 }
 
-static void alive(struct worker *w, struct peer *p, const struct wire_msg *m)
+static void alive(struct worker *w, struct peer *p, const struct wire_msg *m) ON_WORKER
 {
 	struct wire_msg answer = { .type = WIRE_ALIVE };
 
@@ -80,7 +80,7 @@ static void alive(struct worker *w, struct peer *p, const struct wire_msg *m)
 
 /* --- a new life of a path --- */
 
-static void try_later(struct worker *w, struct path *path)
+static void try_later(struct worker *w, struct path *path) ON_WORKER
 {
 	uint64_t pause_ns = w->heartbeat_ns << (path->tries < 16 ? path->tries : 16);
 
@@ -106,7 +106,7 @@ void path_again(struct worker *w, struct path *path)
 		session_chore(w, &path->due_ns, clock_deadline_ns(w->now_ns, w->hello_timeout_ns));
 }
 
-static void path_ask(struct worker *w, struct path *path)
+static void path_ask(struct worker *w, struct path *path) ON_WORKER
 {
 	struct peer *p = path->peer;
 	struct wire_msg m = { .type = WIRE_PATH_OPEN };
@@ -135,7 +135,7 @@ void path_due(struct worker *w, struct path *path)
 		path_lost(w, path, WIMM_E_PATH_LOST, 0, "the path did not come up again");
 }
 
-static void path_asked(struct worker *w, struct peer *p, const struct wire_msg *m)
+static void path_asked(struct worker *w, struct peer *p, const struct wire_msg *m) ON_WORKER
 {
 	struct path *path = &p->path[m->u.path.index];
 	struct wire_msg answer = *m;
@@ -163,7 +163,7 @@ static void path_asked(struct worker *w, struct peer *p, const struct wire_msg *
 	path_ops(w, path)->path_connect(path->prov, &theirs);
 }
 
-static void path_answered(struct worker *w, struct peer *p, const struct wire_msg *m)
+static void path_answered(struct worker *w, struct peer *p, const struct wire_msg *m) ON_WORKER
 {
 	struct path *path = &p->path[m->u.path.index];
 	struct prov_offer theirs = m->u.path.offer;

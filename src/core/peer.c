@@ -82,7 +82,7 @@ void peer_set_state(struct peer *p, enum peer_state state)
 
 /* Of all bytes: instances come from outside, and one that is another but for its last byte must not
  * take the other's place. Seeded, so that nobody can make two that do. */
-static uint64_t instance_hash(const struct worker *w, const uint8_t *instance)
+static uint64_t instance_hash(const struct worker *w, const uint8_t *instance) ON_WORKER
 {
 	uint64_t half[2], x;
 
@@ -112,7 +112,7 @@ wimm_status peer_index(struct worker *w, struct peer *p)
 	return hash_insert_ptr(&w->by_instance, key, p);
 }
 
-static void peer_unindex(struct worker *w, struct peer *p)
+static void peer_unindex(struct worker *w, struct peer *p) ON_WORKER
 {
 	uint64_t key = instance_hash(w, p->addr.instance);
 
@@ -162,7 +162,7 @@ static void peer_reset(struct peer *p)
 	}
 }
 
-static void peer_exhume(struct worker *w);
+static void peer_exhume(struct worker *w) ON_WORKER;
 
 struct peer *peer_new(struct worker *w, const struct wire_addr *addr)
 {
@@ -345,7 +345,7 @@ void peer_ending(struct worker *w, struct peer *p, bool may_speak, wimm_status c
 }
 
 /* Give back the slot of the peer that was lost longest ago. */
-static void peer_exhume(struct worker *w)
+static void peer_exhume(struct worker *w) ON_WORKER
 {
 	struct list *link = list_pop_front(&w->buried);
 

@@ -33,7 +33,7 @@ static bool same_place(const struct wire_addr *a, const struct wire_addr *b)
 }
 
 /* One that was added by this plain address and is connecting or heard. NULL: dial. */
-static struct peer *peer_by_place(struct worker *w, const struct wire_addr *addr)
+static struct peer *peer_by_place(struct worker *w, const struct wire_addr *addr) ON_WORKER
 {
 	struct peer *last = NULL;
 	uint32_t n = 0;
@@ -105,7 +105,7 @@ void peer_no_room_text(const struct worker *w)
 	               w->max_peers);
 }
 
-static void add_on_worker(struct worker *w, void *arg)
+static void add_on_worker(struct worker *w, void *arg) ON_WORKER
 {
 	struct peer_args *a = arg;
 	struct peer *p = peer_get(w, a->addr, &a->status);
@@ -143,7 +143,7 @@ wimm_status wimm_add_peer(struct wimm_engine *engine, const struct wimm_net_addr
 	return args.status;
 }
 
-static void remove_on_worker(struct worker *w, void *arg)
+static void remove_on_worker(struct worker *w, void *arg) ON_WORKER
 {
 	struct peer_args *a = arg;
 	struct peer *p = peer_by_id(w, a->id);

@@ -32,7 +32,7 @@ void post_maybe_settle(struct worker *w, struct op *op)
 }
 
 /* All is acked: settle, or wait for the receivers' watermarks. */
-static void op_acked(struct worker *w, struct op *op)
+static void op_acked(struct worker *w, struct op *op) ON_WORKER
 {
 	if (op->outstanding != 0 || op->legs_open != 0)
 		return;
@@ -110,7 +110,7 @@ static bool leg_stands(const struct peer *p, const struct leg *leg)
 }
 
 static void account(struct worker *w, struct path *path, struct leg *leg, uint32_t count,
-                    uint32_t taken)
+                    uint32_t taken) ON_WORKER
 {
 	struct op *op = leg->op;
 	uint32_t marks = 0;
@@ -135,7 +135,7 @@ static void account(struct worker *w, struct path *path, struct leg *leg, uint32
 
 /* Try the other paths for a leg that may use any. */
 static uint32_t post_elsewhere(struct worker *w, struct peer *p, struct leg *leg,
-                               struct path *not_this, uint32_t count)
+                               struct path *not_this, uint32_t count) ON_WORKER
 {
 	if (same_host_is(p, not_this) && not_this->state == PATH_UP)
 		return 0; /* full for now, and nothing else is as good */
@@ -157,7 +157,7 @@ static uint32_t post_elsewhere(struct worker *w, struct peer *p, struct leg *leg
 /* Post up to max requests of a leg; fewer when its paths are full. False: the leg failed, and its
  * operation may be gone. */
 static bool leg_post(struct worker *w, struct peer *p, struct leg *leg, uint32_t max,
-                     uint32_t *out_posted)
+                     uint32_t *out_posted) ON_WORKER
 {
 	uint32_t posted = 0;
 
@@ -190,7 +190,7 @@ static bool leg_post(struct worker *w, struct peer *p, struct leg *leg, uint32_t
 }
 
 /* Take a completely posted leg out. */
-static bool leg_finish(struct worker *w, struct leg *leg)
+static bool leg_finish(struct worker *w, struct leg *leg) ON_WORKER
 {
 	if (leg->state != LEG_PENDING || leg->next < leg->end)
 		return false;
@@ -203,7 +203,7 @@ static bool leg_finish(struct worker *w, struct leg *leg)
 }
 
 /* Why a leg has no path. Out of line, as it is rare. */
-__attribute__((noinline, cold)) static void no_path(struct worker *w, struct leg *leg)
+__attribute__((noinline, cold)) static void no_path(struct worker *w, struct leg *leg) ON_WORKER
 {
 	if (leg->op->src != NULL && (leg->op->src->device >= 0 || leg->dst->gpu))
 		post_fail_leg(w, leg, WIMM_E_UNSUPPORTED, gpu_why_not(leg));
@@ -250,7 +250,7 @@ void post_leg_ready(struct worker *w, struct leg *leg, bool at_once)
 		peer_ready(w, p);
 }
 
-static void peer_turn(struct worker *w, struct peer *p)
+static void peer_turn(struct worker *w, struct peer *p) ON_WORKER
 {
 	uint32_t budget = w->post_batch;
 	uint32_t stuck = 0;
@@ -325,7 +325,7 @@ static bool marks_unsure(const struct prov_cqe *c)
 
 /* What to tell of a request that came back with an error. */
 static void done_failed(struct worker *w, struct path *path, struct op *op,
-                        const struct prov_cqe *c)
+                        const struct prov_cqe *c) ON_WORKER
 {
 	struct peer *p = path->peer;
 
@@ -347,7 +347,7 @@ void post_progress(struct worker *w, struct op *op)
 }
 
 /* Requests that are no operation's: an empty write behind cancelled ones, a slot of stage_tx.c. */
-static bool special_done(struct worker *w, struct path *path, const struct prov_cqe *c)
+static bool special_done(struct worker *w, struct path *path, const struct prov_cqe *c) ON_WORKER
 {
 	struct peer *p = path->peer;
 
@@ -478,7 +478,7 @@ void post_go_on(struct worker *w, struct op *op, bool reached)
 	op_acked(w, op);
 }
 
-static void take_back(struct worker *w, struct op *op, struct leg *leg)
+static void take_back(struct worker *w, struct op *op, struct leg *leg) ON_WORKER
 {
 	struct peer *p = leg->dst->peer;
 	uint64_t token = (op_id(op) & 0xffffffff00000000u) | (uint64_t)op->index << 8;
@@ -523,7 +523,7 @@ void post_stop(struct worker *w, struct peer *p, wimm_status status, const char 
 	}
 }
 
-static void take_all_back(struct worker *w, struct op *op)
+static void take_all_back(struct worker *w, struct op *op) ON_WORKER
 {
 	op->lingers = false;
 	for (uint32_t i = 0; i < op->leg_count && op->outstanding != 0; i++)
@@ -540,7 +540,7 @@ static bool can_take_back(const struct op *op)
 
 /* What cannot be taken back may come back by itself, which takes milliseconds where all is well,
  * before paths that carry others' writes too are closed for it. */
-static void linger(struct worker *w, struct op *op)
+static void linger(struct worker *w, struct op *op) ON_WORKER
 {
 	op->lingers = true;
 	timers_remove(&w->timers, op);

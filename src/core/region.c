@@ -323,7 +323,7 @@ void mr_finish_all(struct worker *w)
 }
 
 /* Our own operations are done with it: now the peers. */
-static void dereg_revoke(struct worker *w, struct wimm_mr *mr)
+static void dereg_revoke(struct worker *w, struct wimm_mr *mr) ON_WORKER
 {
 	struct wire_msg m = { .type = WIRE_REVOKE };
 
@@ -407,7 +407,7 @@ void mr_peer_down(struct worker *w, struct peer *p)
 		dereg_acked(w, LIST_ENTRY(it, struct wimm_mr, link), p);
 }
 
-static void answer_check(struct worker *w, struct peer *p, const struct wire_msg *m)
+static void answer_check(struct worker *w, struct peer *p, const struct wire_msg *m) ON_WORKER
 {
 	struct wimm_mr *mr = mr_by_slot(w->engine, m->u.mr.region_slot);
 	struct wire_msg answer = { .type = WIRE_MR_STATE };

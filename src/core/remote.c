@@ -49,7 +49,7 @@ wimm_status remote_usable(const struct wimm_engine *engine, const struct wimm_re
 	return WIMM_E_INVAL;
 }
 
-static void send_check(struct worker *w, struct wimm_remote_mr *r)
+static void send_check(struct worker *w, struct wimm_remote_mr *r) ON_WORKER
 {
 	struct wire_msg m = { .type = WIRE_MR_CHECK };
 
@@ -116,7 +116,7 @@ void remote_leg_go(struct worker *w, struct leg *leg)
 	post_leg_ready(w, leg, true);
 }
 
-static void remote_free(struct worker *w, struct wimm_remote_mr *r)
+static void remote_free(struct worker *w, struct wimm_remote_mr *r) ON_WORKER
 {
 	struct region_table *t = &w->engine->regions;
 	struct peer *p = r->peer;
@@ -129,7 +129,7 @@ static void remote_free(struct worker *w, struct wimm_remote_mr *r)
 	peer_maybe_free(w, p);
 }
 
-static void revoke_ack(struct worker *w, struct wimm_remote_mr *r)
+static void revoke_ack(struct worker *w, struct wimm_remote_mr *r) ON_WORKER
 {
 	r->revoke_owed = false;
 	LIST_FOR_EACH(it, &r->peer->remotes) { /* the same region may have several handles */
@@ -171,7 +171,7 @@ void remote_peer_up(struct worker *w, struct peer *p)
 }
 
 static void fail_waiting(struct worker *w, struct wimm_remote_mr *r, wimm_status status,
-                         const char *text)
+                         const char *text) ON_WORKER
 {
 	while (!list_empty(&r->waiting))
 		post_fail_leg(w, LIST_ENTRY(r->waiting.next, struct leg, link), status, text);
@@ -185,7 +185,7 @@ static void hold_all(struct peer *p)
 		LIST_ENTRY(it, struct wimm_remote_mr, link)->refs++;
 }
 
-static void release_all(struct worker *w, struct peer *p)
+static void release_all(struct worker *w, struct peer *p) ON_WORKER
 {
 	LIST_FOR_EACH(it, &p->remotes) {
 		struct wimm_remote_mr *r = LIST_ENTRY(it, struct wimm_remote_mr, link);
@@ -217,7 +217,7 @@ void remote_peer_down(struct worker *w, struct peer *p)
 }
 
 /* The owner ends a region: nothing new is posted, then it hears that all has drained. */
-static void on_revoke(struct worker *w, struct peer *p, const struct wire_msg *m)
+static void on_revoke(struct worker *w, struct peer *p, const struct wire_msg *m) ON_WORKER
 {
 	bool in_use = false;
 
@@ -248,7 +248,7 @@ static struct leg *first_ready(struct wimm_remote_mr *r)
 	return NULL;
 }
 
-static void on_state(struct worker *w, struct peer *p, const struct wire_msg *m)
+static void on_state(struct worker *w, struct peer *p, const struct wire_msg *m) ON_WORKER
 {
 	hold_all(p);
 	LIST_FOR_EACH(it, &p->remotes) {
@@ -336,7 +336,7 @@ static struct wimm_remote_mr *remote_slot(struct worker *w)
 	return r;
 }
 
-static void open_on_worker(struct worker *w, void *arg)
+static void open_on_worker(struct worker *w, void *arg) ON_WORKER
 {
 	struct open_args *a = arg;
 	struct peer *p = peer_get(w, &a->desc->owner, &a->status);

@@ -54,14 +54,14 @@ bool count_reached(const struct peer *p, const struct wire_marks *marks)
 /* What the peer says that it has counted: answers that it has reached need no repeating. */
 static void marks_heard(struct peer *p, const struct wire_msg *m);
 /* Answer the questions for which all that was posted is counted now. */
-static void retires_confirmed(struct worker *w, struct peer *p);
+static void retires_confirmed(struct worker *w, struct peer *p) ON_WORKER;
 
 /* --- confirm --- */
 
 #define CONFIRM_LOST_TEXT "acked, but a path was lost before the receiver confirmed"
 
 /* Lost paths are left out: nothing comes there any more, and their legs have failed. */
-static void confirm_say(struct worker *w, struct peer *p, uint64_t id)
+static void confirm_say(struct worker *w, struct peer *p, uint64_t id) ON_WORKER
 {
 	struct wire_msg m;
 
@@ -77,7 +77,7 @@ void confirm_last(struct worker *w, struct peer *p)
 	confirm_say(w, p, ++w->next_id); /* nobody waits for the answer */
 }
 
-static void confirm_send(struct worker *w, struct peer *p)
+static void confirm_send(struct worker *w, struct peer *p) ON_WORKER
 {
 	if (p->confirm_id != 0 || p->state != PEER_UP ||
 	    (list_empty(&p->confirms) && list_empty(&p->retires_wait)))
@@ -198,7 +198,7 @@ struct retire_wait {
 	struct wire_marks marks;
 };
 
-static void retire_finish(struct worker *w, struct op *op)
+static void retire_finish(struct worker *w, struct op *op) ON_WORKER
 {
 	if (op->retire.left != 0)
 		return;
@@ -345,7 +345,7 @@ static void marks_heard(struct peer *p, const struct wire_msg *m)
 	}
 }
 
-static void retires_confirmed(struct worker *w, struct peer *p)
+static void retires_confirmed(struct worker *w, struct peer *p) ON_WORKER
 {
 	while (!list_empty(&p->retires_confirming)) {
 		struct list *link = list_pop_front(&p->retires_confirming);
@@ -373,7 +373,7 @@ static bool under_way(const struct worker *w, const struct peer *p, uint32_t imm
 	return false;
 }
 
-static void retire_tell(struct worker *w, struct peer *p, struct retire_request *r)
+static void retire_tell(struct worker *w, struct peer *p, struct retire_request *r) ON_WORKER
 {
 	struct wire_msg m;
 

@@ -8,4 +8,8 @@
 
 extern struct thread_role on_worker;
 
+/* A function that only that thread may call, a field that only it may touch; clang checks it. */
+#define ON_WORKER TSA(requires_capability(on_worker))
+#define OWNED     TSA(guarded_by(on_worker))
+
 #endif

@@ -173,7 +173,7 @@ void session_drop_ctl(struct worker *w, struct peer *p)
 
 /* --- events --- */
 
-static void ctl_down(struct worker *w, struct ctl *c, const struct prov_cqe *e)
+static void ctl_down(struct worker *w, struct ctl *c, const struct prov_cqe *e) ON_WORKER
 {
 	struct peer *p = c->peer;
 	char text[256];
@@ -192,7 +192,7 @@ static void ctl_down(struct worker *w, struct ctl *c, const struct prov_cqe *e)
 	            session_addr_text(&p->addr, text, sizeof(text)));
 }
 
-static void ctl_message(struct worker *w, struct ctl *c, const struct prov_cqe *e)
+static void ctl_message(struct worker *w, struct ctl *c, const struct prov_cqe *e) ON_WORKER
 {
 	struct wire_msg m;
 	wimm_status st = wire_decode(e->data, e->len_bytes, &m);
@@ -284,7 +284,7 @@ void session_message(struct worker *w, struct peer *p, const struct wire_msg *m)
 	}
 }
 
-static void stranger_came(struct worker *w, uint32_t nic, struct prov_ctl *prov)
+static void stranger_came(struct worker *w, uint32_t nic, struct prov_ctl *prov) ON_WORKER
 {
 	/* Sessions begin at NICs; the device for neighbours has none of its own. */
 	struct ctl *c = nic < w->nic_count ? session_ctl_new(w, nic) : NULL;
@@ -336,7 +336,7 @@ void session_cqe(struct worker *w, uint32_t nic, const struct prov_cqe *c)
 
 /* --- time --- */
 
-static void send_heartbeat(struct worker *w, struct peer *p)
+static void send_heartbeat(struct worker *w, struct peer *p) ON_WORKER
 {
 	struct wire_msg m;
 
@@ -344,7 +344,7 @@ static void send_heartbeat(struct worker *w, struct peer *p)
 	session_say(w, p, &m);
 }
 
-static void scan_peer(struct worker *w, struct peer *p)
+static void scan_peer(struct worker *w, struct peer *p) ON_WORKER
 {
 	uint64_t silent = w->now_ns > p->last_rx_ns ? w->now_ns - p->last_rx_ns : 0;
 	char text[256];

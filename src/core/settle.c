@@ -182,7 +182,7 @@ static void op_quarantine(struct op *op)
 	               op->blame != 0 ? op->blame : op->peer, cause);
 }
 
-static void op_finish(struct worker *w, struct op *op)
+static void op_finish(struct worker *w, struct op *op) ON_WORKER
 {
 	if (op->source_read)
 		op_quarantine(op);

@@ -48,39 +48,39 @@ bool stage_mem_open(struct worker *w, struct stage_mem *mem, _Atomic uint32_t *a
 void stage_mem_close(struct worker *w, struct stage_mem *mem);
 /* The queue of a device for one direction; NULL: *why says why. */
 struct cuda_queue *stage_queue(struct worker *w, bool to_device, int device, const char **why);
-void stage_fini(struct worker *w);
+void stage_fini(struct worker *w) ON_WORKER;
 /* This peer has something to step. */
 void stage_busy(struct worker *w, struct peer *p);
 /* A turn; how much there was to do, copies under way too. */
-uint32_t stage_step(struct worker *w);
-void stage_peer_down(struct worker *w, struct peer *p);
+uint32_t stage_step(struct worker *w) ON_WORKER;
+void stage_peer_down(struct worker *w, struct peer *p) ON_WORKER;
 /* It is down, and no path of its reads or writes any slot. */
 void stage_peer_closed(struct worker *w, struct peer *p);
 /* Now and then: whether the device has failed, so that no ticket of its comes any more. */
-bool stage_fault(struct worker *w, struct cuda_queue *queue);
-void stage_message(struct worker *w, struct peer *p, const struct wire_msg *m);
+bool stage_fault(struct worker *w, struct cuda_queue *queue) ON_WORKER;
+void stage_message(struct worker *w, struct peer *p, const struct wire_msg *m) ON_WORKER;
 
 /* --- stage_tx.c --- */
 /* Take a leg over. False: not with this peer. */
-bool stage_leg(struct worker *w, struct leg *leg);
-void stage_done(struct worker *w, struct path *path, const struct prov_cqe *c);
-void stage_area(struct worker *w, struct peer *p, const struct wire_msg *m);
-void stage_landed(struct worker *w, struct peer *p, const struct wire_msg *m);
-uint32_t stage_tx_step(struct worker *w, struct peer *p);
+bool stage_leg(struct worker *w, struct leg *leg) ON_WORKER;
+void stage_done(struct worker *w, struct path *path, const struct prov_cqe *c) ON_WORKER;
+void stage_area(struct worker *w, struct peer *p, const struct wire_msg *m) ON_WORKER;
+void stage_landed(struct worker *w, struct peer *p, const struct wire_msg *m) ON_WORKER;
+uint32_t stage_tx_step(struct worker *w, struct peer *p) ON_WORKER;
 /* The operation is given up: nothing of its source is read after this. */
 void stage_abort(struct worker *w, struct op *op);
 /* Fail what is not in a slot yet, of writes into one region or all. */
 void stage_fail(struct worker *w, struct peer *p, const struct wimm_remote_mr *region,
-                wimm_status status, const char *text);
+                wimm_status status, const char *text) ON_WORKER;
 /* The peer wants nothing more: nor is posted what lies in slots. */
-void stage_stop(struct worker *w, struct peer *p, wimm_status status, const char *text);
-void stage_tx_down(struct worker *w, struct peer *p);
+void stage_stop(struct worker *w, struct peer *p, wimm_status status, const char *text) ON_WORKER;
+void stage_tx_down(struct worker *w, struct peer *p) ON_WORKER;
 void stage_tx_closed(struct worker *w, struct peer *p);
 
 /* --- stage_rx.c --- */
-void stage_asked(struct worker *w, struct peer *p);
-void stage_arrived(struct worker *w, struct path *path, const struct prov_cqe *c);
-uint32_t stage_rx_step(struct worker *w, struct peer *p);
-void stage_rx_down(struct worker *w, struct peer *p);
+void stage_asked(struct worker *w, struct peer *p) ON_WORKER;
+void stage_arrived(struct worker *w, struct path *path, const struct prov_cqe *c) ON_WORKER;
+uint32_t stage_rx_step(struct worker *w, struct peer *p) ON_WORKER;
+void stage_rx_down(struct worker *w, struct peer *p) ON_WORKER;
 
 #endif

@@ -30,7 +30,7 @@ struct stage_rx {
 	uint64_t piece[2 * STAGE_PIECES]; /* offset, length: out of the peer's reach */
 };
 
-static bool take_back(struct worker *w, struct peer *p);
+static bool take_back(struct worker *w, struct peer *p) ON_WORKER;
 
 void stage_asked(struct worker *w, struct peer *p)
 {
@@ -230,7 +230,7 @@ void stage_arrived(struct worker *w, struct path *path, const struct prov_cqe *c
 }
 
 /* A slot's bytes are there, or will not be. False: the peer is gone. */
-static bool finish(struct worker *w, struct peer *p, uint32_t number)
+static bool finish(struct worker *w, struct peer *p, uint32_t number) ON_WORKER
 {
 	struct rx_slot slot = p->stage_rx->slot[number];
 	struct path *path = &p->path[slot.path];
@@ -296,7 +296,7 @@ void stage_rx_down(struct worker *w, struct peer *p)
 
 /* The peer does not know which slots reached the area, and asks for another one. What did is
  * brought to where it belongs first. False: the peer is gone. */
-static bool take_back(struct worker *w, struct peer *p)
+static bool take_back(struct worker *w, struct peer *p) ON_WORKER
 {
 	while (p->stage_rx->first != p->stage_rx->last) {
 		struct stage_rx *rx = p->stage_rx;

@@ -59,7 +59,7 @@ struct stage_tx {
 	struct load load; /* what is being packed */
 };
 
-static void ask(struct worker *w, struct peer *p)
+static void ask(struct worker *w, struct peer *p) ON_WORKER
 {
 	struct wire_msg m = { .type = WIRE_LAND_ASK };
 
@@ -69,7 +69,7 @@ static void ask(struct worker *w, struct peer *p)
 	session_say(w, p, &m); /* may take the peer down */
 }
 
-static struct stage_tx *tx_get(struct worker *w, struct peer *p)
+static struct stage_tx *tx_get(struct worker *w, struct peer *p) ON_WORKER
 {
 	struct stage_tx *tx = p->stage_tx;
 
@@ -229,7 +229,7 @@ static void leg_done(struct leg *leg)
 }
 
 /* The next slot with the first leg. False: the leg has failed. */
-static bool fill(struct worker *w, struct stage_tx *tx, struct leg *leg)
+static bool fill(struct worker *w, struct stage_tx *tx, struct leg *leg) ON_WORKER
 {
 	struct load *l = &tx->load;
 	uint32_t index = tx->filled % STAGE_SLOTS;
@@ -273,7 +273,7 @@ static bool fill(struct worker *w, struct stage_tx *tx, struct leg *leg)
 /* --- posting --- */
 
 static void slot_over(struct worker *w, struct peer *p, struct tx_slot *slot, wimm_status status,
-                      const char *text);
+                      const char *text) ON_WORKER;
 
 /* Slots keep their order only on one life of one path: there is no other while any is out. */
 static bool path_bound(const struct stage_tx *tx)
@@ -335,7 +335,7 @@ static bool none_out(const struct stage_tx *tx)
 }
 
 /* The card has failed: so have the slots it was to fill. */
-static bool fault(struct worker *w, struct peer *p, struct tx_slot *slot)
+static bool fault(struct worker *w, struct peer *p, struct tx_slot *slot) ON_WORKER
 {
 	if (!stage_fault(w, slot->queue))
 		return false;
@@ -411,7 +411,7 @@ static void slot_let_go(struct tx_slot *slot)
 
 /* A slot of it has failed: what follows it must not go out, else it were counted without it. */
 static void give_up(struct worker *w, struct peer *p, struct op *op, wimm_status status,
-                    const char *text)
+                    const char *text) ON_WORKER
 {
 	op_fail(op, status, peer_id(p), "%s", text);
 	for (uint32_t i = 0; i < STAGE_SLOTS; i++) {
@@ -431,7 +431,7 @@ static void give_up(struct worker *w, struct peer *p, struct op *op, wimm_status
 }
 
 static void slot_over(struct worker *w, struct peer *p, struct tx_slot *slot, wimm_status status,
-                      const char *text)
+                      const char *text) ON_WORKER
 {
 	struct op *op = slot->op;
 

@@ -40,7 +40,7 @@ uint64_t worker_random(struct worker *w)
 	return rng_u64(&w->rng);
 }
 
-static wimm_status init_tables(struct worker *w)
+static wimm_status init_tables(struct worker *w) ON_WORKER
 {
 	wimm_status st;
 
@@ -64,7 +64,7 @@ static wimm_status init_tables(struct worker *w)
 	return st;
 }
 
-static void fini_tables(struct worker *w)
+static void fini_tables(struct worker *w) ON_WORKER
 {
 	mirror_close_all(w);
 	imm_close(w->imms);
@@ -126,6 +126,7 @@ wimm_status worker_init(struct worker *w, struct wimm_engine *engine)
 {
 	wimm_status st;
 
+	role_enter(&on_worker); /* there is none yet */
 	w->engine = engine;
 	w->epoll_fd = -1;
 	w->chores_ns = CLOCK_NEVER_NS;
@@ -141,6 +142,7 @@ wimm_status worker_init(struct worker *w, struct wimm_engine *engine)
 		st = wake_init(&w->room);
 	if (st == WIMM_OK)
 		st = init_epoll(w);
+	role_leave(&on_worker);
 	if (st != WIMM_OK)
 		worker_fini(w);
 	return st;
@@ -154,9 +156,11 @@ void worker_fini(struct worker *w)
 		wake_fini(&w->room);
 	if (w->wake.fd >= 0)
 		wake_fini(&w->wake);
+	role_enter(&on_worker); /* there is none any more */
 	session_bury(w);
 	stage_fini(w);
 	fini_tables(w);
+	role_leave(&on_worker);
 }
 
 /* --- the inbox --- */
@@ -175,7 +179,7 @@ static void run_call(struct worker *w, struct call *c)
 	sema_post(done); /* the call's memory is the waiter's again */
 }
 
-static void take_request(struct worker *w, struct request *r)
+static void take_request(struct worker *w, struct request *r) ON_WORKER
 {
 	switch (r->kind) {
 	case REQUEST_OP:
@@ -203,7 +207,7 @@ static void take_request(struct worker *w, struct request *r)
 	ASSERT(false && "a request of ours");
 }
 
-static uint32_t take_inbox(struct worker *w, uint32_t max)
+static uint32_t take_inbox(struct worker *w, uint32_t max) ON_WORKER
 {
 	uint32_t n = 0;
 
@@ -219,7 +223,7 @@ static uint32_t take_inbox(struct worker *w, uint32_t max)
 }
 
 /* After a long pause of this worker (a stopped process, a debugger) silence is its own. */
-static void forgive_silence(struct worker *w, uint64_t now_ns)
+static void forgive_silence(struct worker *w, uint64_t now_ns) ON_WORKER
 {
 	uint64_t gap = now_ns - w->now_ns;
 
@@ -234,7 +238,7 @@ static void forgive_silence(struct worker *w, uint64_t now_ns)
 	}
 }
 
-static void set_now(struct worker *w, uint64_t now_ns)
+static void set_now(struct worker *w, uint64_t now_ns) ON_WORKER
 {
 	if (now_ns <= w->now_ns)
 		return;
@@ -249,6 +253,7 @@ void worker_call(struct worker *w, void (*fn)(struct worker *w, void *arg), void
 	struct call c = { .request.kind = REQUEST_CALL, .fn = fn, .arg = arg, .done = &done };
 
 	if (!w->own_threads || plat_thread_is_self(&w->thread)) {
+		role_enter(&on_worker); /* this thread is it, or drives it */
 		/* A caller that drives may come after any pause: what fn times starts now. */
 		if (!w->own_threads)
 			set_now(w, engine_now_ns(w->engine));
@@ -256,6 +261,7 @@ void worker_call(struct worker *w, void (*fn)(struct worker *w, void *arg), void
 		(void)take_inbox(w, UINT32_MAX);
 		fn(w, arg);
 		session_bury(w);
+		role_leave(&on_worker);
 		return;
 	}
 	sema_init(&done);
@@ -274,7 +280,7 @@ void worker_ask(struct worker *w, void (*fn)(struct worker *w, void *arg), void 
 
 /* --- one turn --- */
 
-static uint32_t poll_nics(struct worker *w)
+static uint32_t poll_nics(struct worker *w) ON_WORKER
 {
 	uint32_t total = 0;
 
@@ -303,7 +309,7 @@ bool worker_polled_out(const struct worker *w)
 	return true;
 }
 
-static void run_timers(struct worker *w)
+static void run_timers(struct worker *w) ON_WORKER
 {
 	struct op *op;
 
@@ -376,7 +382,7 @@ bool worker_may_sleep(const struct worker *w)
 }
 
 /* Announce sleep and look once more; false: there is something to do. */
-static bool arm(struct worker *w)
+static bool arm(struct worker *w) ON_WORKER
 {
 	wake_announce(&w->wake);
 	if (worker_may_sleep(w)) {

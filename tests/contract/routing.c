@@ -177,7 +177,7 @@ static void malformed_names_are_ignored(void **state)
 	write_all_kinds(b, a, 9);
 }
 
-static void cut_on_worker(struct worker *w, void *arg)
+static void cut_on_worker(struct worker *w, void *arg) ON_WORKER
 {
 	const wimm_status *cause = arg;
 

@@ -84,7 +84,7 @@ static void *scribble(void *arg)
 }
 
 /* The area of the node's only path, mapped once more. */
-static void map_again(struct worker *w, void *arg)
+static void map_again(struct worker *w, void *arg) ON_WORKER
 {
 	struct scribbler *s = arg;
 	struct peer *p = LIST_ENTRY(w->peers.next, struct peer, link);

@@ -40,7 +40,7 @@ static bool covers(const struct run *run, const struct rec *rec, uint32_t slot,
 	return p && p->state == PEER_UP && write_session(run, rec, slot) == p->nonce;
 }
 
-static void slots_mark(struct run *run, const struct rec *fence, wimm_peer id)
+static void slots_mark(struct run *run, const struct rec *fence, wimm_peer id) LOOKS_INSIDE
 {
 	struct node *n = &run->node[fence->node];
 	struct worker *w = &n->engine->worker;

@@ -70,6 +70,7 @@ void check_counts(struct run *run)
 
 /* A path of a session that stands, between two NICs that work, has come back by now. */
 static bool path_back(const struct run *run, const struct node *n, const struct peer *p, uint32_t k)
+	LOOKS_INSIDE
 {
 	uint32_t other = node_of(run, p->addr.instance);
 	const struct path *path = &p->path[k];
@@ -84,7 +85,7 @@ static bool path_back(const struct run *run, const struct node *n, const struct 
 	       o->engine->worker.nic[back->path[k].nic].dead;
 }
 
-bool paths_back(struct run *run)
+bool paths_back(struct run *run) LOOKS_INSIDE
 {
 	for (uint32_t i = 0; i < run->nodes; i++) {
 		struct node *n = &run->node[i];

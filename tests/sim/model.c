@@ -185,7 +185,7 @@ bool group_current(const struct run *run, const struct group *g)
 	return run->node[g->node].engine && run->node[g->node].life == g->life;
 }
 
-uint64_t group_count(struct run *run, const struct group *g)
+uint64_t group_count(struct run *run, const struct group *g) LOOKS_INSIDE
 {
 	return imm_count(run->node[g->node].engine->worker.imms, g->imm);
 }

@@ -102,7 +102,7 @@ static struct action action_pop(struct run *run)
 
 /* What keeps a worker from sleeping, as worker_wait() sees it. A NIC's next_ns() in virtual time
  * covers only what is queued on it, so an engine that forgets something sleeps over it, too. */
-static bool awake(struct run *run, struct node *n)
+static bool awake(struct run *run, struct node *n) LOOKS_INSIDE
 {
 	struct worker *w = &n->engine->worker;
 
@@ -153,7 +153,7 @@ static void turns(struct run *run)
 		broken(run, "against prov.h: %s", sim_violation(run->world));
 }
 
-static uint64_t next_ns(struct run *run)
+static uint64_t next_ns(struct run *run) LOOKS_INSIDE
 {
 	uint64_t next = sim_world_next_ns(run->world);
 

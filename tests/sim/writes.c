@@ -235,7 +235,7 @@ static bool group_idle(const struct run *run, const struct group *g, bool writes
 }
 
 /* Retiring waits for writes under way, of those who have a session by now. */
-static bool writers_connected(const struct run *run, const struct group *g)
+static bool writers_connected(const struct run *run, const struct group *g) LOOKS_INSIDE
 {
 	struct worker *w = &run->node[g->node].engine->worker;
 

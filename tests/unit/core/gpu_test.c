@@ -541,7 +541,7 @@ static void gpu_staged_writes_go_on_when_their_path_was_lost(void **state)
 }
 
 /* What a peer sends that asks for slots again and again. */
-static void ask_often(struct worker *w, void *arg)
+static void ask_often(struct worker *w, void *arg) ON_WORKER
 {
 	uint32_t *most = arg;
 
