@@ -561,7 +561,7 @@ static void hostile_messages_cost_their_sender_alone(void **state)
 		X(truncated_message, E_PROTOCOL),
 		X(oversized_message, E_PROTOCOL),
 		X(higher_version, E_VERSION),
-		X(endless_questions, E_NOMEM),
+		X(endless_questions, E_LIMIT),
 		X(path_of_no_session, E_PROTOCOL),
 		X(path_of_an_old_life, E_PROTOCOL),
 		X(path_answer_to_the_acceptor, E_PROTOCOL),
