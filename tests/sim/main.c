@@ -93,7 +93,7 @@ static const char *first_open(const struct run *r, bool expects, uint32_t *out)
 static void run_seed(uint64_t seed, bool verbose)
 {
 	uint64_t before = mem_live_blocks();
-	uint64_t grace_ns;
+	uint64_t grace_ns, end_ns;
 	uint32_t open;
 	const char *kind;
 
@@ -118,7 +118,9 @@ static void run_seed(uint64_t seed, bool verbose)
 		       run.missing[1], run.missing[2]);
 	run.ending = true;
 	cancel_waiting(&run);
-	if (!run_until(&run, run_now(&run) + MS, all_settled)) {
+	/* What cannot be taken back has time to come back by itself. */
+	end_ns = run_now(&run) + MS + (run.cfg.no_cancel ? LINGER_NS : 0);
+	if (!run_until(&run, end_ns, all_settled)) {
 		kind = first_open(&run, true, &open);
 		broken(&run, "rec %u (%s of node %u) does not end though cancelled", open, kind,
 		       run.rec[open].node);

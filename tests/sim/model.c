@@ -9,7 +9,6 @@
 /* A cancel or a deadline ends an operation at once: the same moment, but for rounding. Where writes
  * cannot be taken back they may come back by themselves first. */
 #define PROMPT_NS     (5 * US)
-#define LINGER_NS     (200000 * US)
 #define PATTERN_BYTES (512u << 10)
 #define PATTERN_SPAN  (PATTERN_BYTES - (64u << 10)) /* no slot is longer than the difference */
 

@@ -213,8 +213,7 @@ bool chance(struct run *run, uint32_t percent);
 void node_open(struct run *run, uint32_t n);
 void node_close(struct run *run, uint32_t n); /* orderly, or freeing what was killed */
 void node_kill(struct run *run, uint32_t n, bool silent);
-/* Looks into engines between their turns: the whole world is one thread. */
-#define LOOKS_INSIDE TSA(no_thread_safety_analysis)
+#define LOOKS_INSIDE TSA(no_thread_safety_analysis) /* into engines: the world is one thread */
 
 bool node_alive(const struct run *run, uint32_t n);
 bool node_acts(const struct run *run, uint32_t n); /* alive and not frozen */

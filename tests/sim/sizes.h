@@ -15,6 +15,8 @@
 
 #define US UINT64_C(1000)
 #define MS UINT64_C(1000000)
+/* Of a cancelled write, where NICs cannot take one back. */
+#define LINGER_NS (200 * MS)
 
 /* Region bytes: untouched, given away after being counted, of a region that is gone, and sources
  * whose operation has settled. */
