@@ -519,12 +519,29 @@ static void writes_over_a_broken_path(struct side *a, struct side *b)
 	assert_in_range(count, ok + LATER, WRITES + LATER);
 }
 
+/* An emulator of another CPU passes on four bytes of it. */
+static bool has_tcp_info(void)
+{
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	struct tcp_info info;
+	socklen_t bytes = sizeof(info);
+	bool has = fd >= 0 && getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0 &&
+	           bytes > offsetof(struct tcp_info, tcpi_bytes_acked);
+
+	(void)close(fd);
+	return has;
+}
+
 static void gpu_staged_writes_go_on_when_their_path_was_lost(void **state)
 {
 	/* Goal: what a lost path has hit ends, and the slots that it had are used again. */
 	struct side a, b;
 
 	(void)state;
+	if (!has_tcp_info()) {
+		print_message("skipped: no TCP_INFO here, which tells the paths apart\n");
+		skip();
+	}
 	provider = "tcp";
 	nics = "127.0.0.1:0,127.0.0.2:0";
 	assert_ok(config_set("same_host", "off"));
