@@ -181,14 +181,15 @@ static void slow_callback_is_not_taken_for_death(void **state)
 {
 	struct wimm_engine_opts o = short_lived();
 	struct node *a = node_open_with(&o, 64), *b = node_open_with(&o, 64);
-	uint64_t until = clock_now_ns() + THREE_MS * CLOCK_NS_PER_MS;
-	struct wimm_on_done slow = { .fn = on_done_slow, .context = &until };
+	uint64_t *until = case_memory(sizeof(*until)); /* the callback may look later than this */
+	struct wimm_on_done slow = { .fn = on_done_slow, .context = until };
 
 	(void)state;
+	*until = clock_now_ns() + THREE_MS * CLOCK_NS_PER_MS;
 	connect_nodes(a, b);
 	assert_ok(wimm_expect_imm_count(b->engine, 1, 1, NULL, &slow, NULL));
 	result_ok(write_imm(a, remote_of(a, b), 0, 0, 8, 1));
-	assert_wait(callback_over, &until);
+	assert_wait(callback_over, until);
 	gate_lock();
 	gate_unlock(); /* wakes the callback */
 	result_ok(write_imm(a, remote_of(a, b), 0, 0, 8, 2));

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """wimm.compat.mooncake: the ten calls, between two engines and two processes."""
+import os
 import subprocess
 import sys
 
@@ -42,7 +43,7 @@ def test_mooncake_writes_are_readable_in_another_process_when_they_return(engine
     """Goal: single and batched writes by plain addresses; what they return says: it is there."""
     other = subprocess.Popen([sys.executable, "-c", OTHER, str(LIBRARY)], stdin=subprocess.PIPE,
                              stdout=subprocess.PIPE, text=True,
-                             env={"PYTHONPATH": str(ROOT / "python")})
+                             env={**os.environ, "PYTHONPATH": str(ROOT / "python")})
     try:
         port, theirs = map(int, other.stdout.readline().split())
         session = f"127.0.0.1:{port}"

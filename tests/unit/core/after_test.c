@@ -15,6 +15,7 @@ enum { BYTES = 1 << 20, IMM = 9, LOOKS = 20 };
 
 static struct fake_cuda_knobs *fake;
 static int (*stream_create)(void **out, unsigned int flags, int priority);
+static int (*stream_destroy)(void *stream);
 
 struct pair {
 	struct wimm_engine *a, *b;
@@ -50,6 +51,7 @@ static void close_pair(struct pair *p)
 	assert_ok(wimm_engine_close(&p->b));
 	fake->free(p->from);
 	fake->free(p->into);
+	assert_int_equal(stream_destroy(p->stream), 0);
 }
 
 static struct wimm_write write_of(const struct pair *p, void *stream)
@@ -132,6 +134,7 @@ static void write_begins_when_the_stream_has_come_so_far(void **state)
 	assert_int_equal(p.landed[4095], 2);
 	assert_int_equal(p.landed[8192], 1);
 	assert_int_equal(count_of(&p), 2);
+	assert_int_equal(stream_destroy(other), 0);
 	close_pair(&p);
 }
 
@@ -308,6 +311,7 @@ static void write_after_a_stream_under_capture_is_refused(void **state)
 	assert_int_equal(wait_flag(&flag), 1);
 	assert_int_equal(fake->broken, 0);
 	__atomic_store_n(&fake->capturing, NULL, __ATOMIC_RELEASE);
+	assert_int_equal(stream_destroy(other), 0);
 	close_pair(&p);
 }
 
@@ -342,7 +346,8 @@ static int setup(void **state)
 	if (fake == NULL || handle == NULL)
 		return -1;
 	*(void **)&stream_create = dlsym(handle, "cuStreamCreateWithPriority");
-	return stream_create != NULL ? 0 : -1;
+	*(void **)&stream_destroy = dlsym(handle, "cuStreamDestroy_v2");
+	return stream_create != NULL && stream_destroy != NULL ? 0 : -1;
 }
 
 int main(void)
