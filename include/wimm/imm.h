@@ -73,7 +73,8 @@ WIMM_API uint64_t wimm_mirror_load(const uint64_t *word);
 
 /** Report when no live session can still deliver the value: every peer has said that it has no
  *  write with it under way and all it sent is counted. What is left of the count is dropped then.
- *  Only after that may the value be given to another request.
+ *  Only after that may the value be given to another request. A peer answers after its callbacks
+ *  for messages that it had received before: tell it to stop, and retire once that is sent.
  *  Returns: OK, AGAIN, E_CLOSED, E_FORKED.  Thread: any, also callbacks.  Blocks: no. */
 WIMM_API WIMM_MUST_CHECK wimm_status wimm_retire_imm(struct wimm_engine *engine, uint32_t imm,
 						     const struct wimm_on_done *on_done,

@@ -197,6 +197,7 @@ static void slot_hand_out(struct worker *w, struct recv_slot *s, wimm_status sta
 	s->out = true;
 	s->last = status != WIMM_OK;
 	s->delivery.run = slot_deliver;
+	w->handed_out++;
 	deliver_push(w->engine, &s->delivery);
 }
 
@@ -269,6 +270,7 @@ void recvs_back(struct worker *w, struct request *r)
 	struct recv_pool *pool = s->pool;
 
 	s->out = false;
+	w->handed_back++;
 	if (s->last) {
 		pool->returned++;
 		pool_maybe_done(w, pool);

@@ -300,6 +300,7 @@ struct retire_request {
 	struct list link; /* peer.retires until answered, then peer.retires_told */
 	uint64_t id;
 	uint32_t imm;
+	uint64_t handed_out; /* messages that came before it: callbacks run in that order */
 	struct wire_marks marks; /* as told */
 };
 
@@ -320,6 +321,7 @@ void retire_asked(struct worker *w, struct peer *p, const struct wire_msg *m)
 	p->retire_count++;
 	r->id = m->u.retire.id;
 	r->imm = m->u.retire.imm;
+	r->handed_out = w->handed_out;
 	list_push_back(&p->retires, &r->link);
 	w->retire_requests++;
 }
@@ -394,7 +396,8 @@ void retire_answer(struct worker *w)
 		LIST_FOR_EACH(jt, &p->retires) {
 			struct retire_request *r = LIST_ENTRY(jt, struct retire_request, link);
 
-			if (under_way(w, p, r->imm))
+			/* What a message before it said is done, too: perhaps to stop writing. */
+			if (under_way(w, p, r->imm) || w->handed_back < r->handed_out)
 				continue;
 			list_remove(&r->link);
 			w->retire_requests--;

@@ -96,6 +96,8 @@ struct worker {
 	uint64_t chores_ns OWNED;       /* when the next thing is due that a peer has put off */
 	uint32_t sends_stuck OWNED;     /* peers whose ctl was full */
 	uint64_t retire_requests OWNED; /* peers' questions that are not answered */
+	uint64_t handed_out OWNED;      /* receive buffers given to callbacks, ever */
+	uint64_t handed_back OWNED;     /* those whose callback has returned */
 	bool closing OWNED;
 	struct prov_wr wr[256] OWNED;
 	struct prov_cqe cqe[256] OWNED;

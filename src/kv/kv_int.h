@@ -127,9 +127,9 @@ wimm_status kv_remote_get(struct wimm_kv_cache *cache, const struct wimm_mr_desc
 /* With the lock. NULL does nothing. */
 void kv_remote_put(struct wimm_kv_cache *cache, struct kv_remote *remote);
 void kv_remotes_close(struct wimm_kv_cache *cache);
-/* With the lock. A message to a peer; nobody waits for its end. */
-wimm_status kv_message_send(struct wimm_kv_cache *cache, wimm_peer peer,
-                            const struct kv_message *m);
+/* With the lock. A message to a peer. on_done may be NULL. */
+wimm_status kv_message_send(struct wimm_kv_cache *cache, wimm_peer peer, const struct kv_message *m,
+                            const struct wimm_on_done *on_done);
 
 /* --- watch.c --- */
 struct wimm_kv_watch {

@@ -29,7 +29,8 @@ struct wimm_kv_receiver {
 	bool counted;  /* the expectation has settled */
 	bool closing;  /* the handle is gone */
 	bool retiring; /* the immediate is being retired, or is */
-	uint32_t told; /* peers that know of a failure */
+	uint32_t told;    /* peers that were sent word of a failure */
+	uint32_t telling; /* of these, those that have not got it yet */
 	struct wimm_on_done on_quiet;
 
 	/* Callback thread only, after the retirement. */
@@ -204,27 +205,50 @@ static void on_retired(void *context, const struct wimm_done *done)
 	kv_object_turn(&r->base);
 }
 
+/* The peer has it, or is lost. */
+static void on_told(void *context, const struct wimm_done *done)
+{
+	struct wimm_kv_receiver *r = context;
+
+	(void)done;
+	kv_lock(r->base.cache);
+	r->telling--;
+	kv_unlock(r->base.cache);
+	kv_object_turn(&r->base);
+}
+
 static wimm_status tell_peers(struct wimm_kv_receiver *r)
 {
+	const struct wimm_on_done on_done = { on_told, r, NULL };
 	const struct kv_message m = { .kind = KV_BLOB_CANCEL,
 		                      .id = r->base.id,
 		                      .status = WIMM_E_CANCELLED,
 		                      .text = "given up by the decode side" };
 
 	while (r->base.status != WIMM_OK && r->told < r->peer_count) {
-		/* A peer that is lost needs no telling. */
-		if (kv_message_send(r->base.cache, r->peers[r->told], &m) == WIMM_AGAIN)
+		wimm_status st = kv_message_send(r->base.cache, r->peers[r->told], &m, &on_done);
+
+		if (st == WIMM_AGAIN)
 			return WIMM_AGAIN;
+		if (st == WIMM_OK) { /* a peer that is lost needs no telling */
+			r->telling++;
+			r->base.refs++; /* the operation's */
+		}
 		r->told++;
 	}
 	return WIMM_OK;
 }
 
+/* Retired only once every sender has the message: it is answered after the callback that took it,
+ * in which the sender stops, so nothing is posted for this immediate after the answer.
+ * Returns: OK, AGAIN (no room, or on_told() goes on), or why it cannot be. */
 static wimm_status start_retiring(struct wimm_kv_receiver *r)
 {
 	struct wimm_on_done on_done = { on_retired, r, NULL };
 	wimm_status st = tell_peers(r);
 
+	if (st == WIMM_OK && r->telling != 0)
+		return WIMM_AGAIN;
 	if (st == WIMM_OK)
 		st = wimm_retire_imm(r->base.cache->engine, r->base.imm, &on_done, NULL);
 	if (st == WIMM_OK)
@@ -250,7 +274,7 @@ static void receiver_turn(struct kv_object *o)
 	if (o->reported && r->closing && !r->retiring) {
 		over = start_retiring(r);
 		r->retiring = over != WIMM_AGAIN;
-		if (over == WIMM_AGAIN)
+		if (over == WIMM_AGAIN && r->telling == 0)
 			kv_cache_kick(cache);
 	} else if (o->reported && cache->closed && !r->closing && !kv_list_empty(&o->link)) {
 		kv_receiver_abandon(o);

@@ -99,7 +99,8 @@ void kv_remotes_close(struct wimm_kv_cache *cache)
 	remote_free(cache, KV_ENTRY(it, struct kv_remote, link));
 }
 
-wimm_status kv_message_send(struct wimm_kv_cache *cache, wimm_peer peer, const struct kv_message *m)
+wimm_status kv_message_send(struct wimm_kv_cache *cache, wimm_peer peer, const struct kv_message *m,
+                            const struct wimm_on_done *on_done)
 {
 	uint8_t data[KV_MESSAGE_MAX_BYTES];
 	struct wimm_send send = WIMM_SEND_INIT;
@@ -107,5 +108,5 @@ wimm_status kv_message_send(struct wimm_kv_cache *cache, wimm_peer peer, const s
 	send.peer = peer;
 	send.data = data;
 	send.len_bytes = kv_blob_message(m, data);
-	return wimm_submit_send(cache->engine, &send, NULL, NULL);
+	return wimm_submit_send(cache->engine, &send, on_done, NULL);
 }

@@ -204,7 +204,7 @@ static wimm_status tell_peer(struct wimm_kv_sender *s)
 		                .status = s->base.status };
 
 	(void)snprintf(m.text, sizeof(m.text), "%.*s", KV_TEXT_BYTES - 1, s->base.text);
-	return kv_message_send(s->base.cache, wimm_remote_mr_peer(s->remote->mr), &m);
+	return kv_message_send(s->base.cache, wimm_remote_mr_peer(s->remote->mr), &m, NULL);
 }
 
 /* --- the end --- */

@@ -304,7 +304,7 @@ static void refuse(struct wimm_kv_cache *cache, const struct kv_remote *remote, 
 
 	(void)snprintf(m.text, sizeof(m.text), "%.*s", KV_TEXT_BYTES - 1, error->text);
 	/* A peer that cannot be told has its own deadline. */
-	kv_ignore(kv_message_send(cache, wimm_remote_mr_peer(remote->mr), &m));
+	kv_ignore(kv_message_send(cache, wimm_remote_mr_peer(remote->mr), &m, NULL));
 }
 
 wimm_status wimm_kv_sender_open(struct wimm_kv_cache *cache, const struct wimm_kv_send_opts *o,

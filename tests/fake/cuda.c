@@ -59,7 +59,7 @@ struct op {
 };
 
 pthread_mutex_t fake_lock = PTHREAD_MUTEX_INITIALIZER;
-uint32_t fake_objects;
+_Atomic uint32_t fake_objects;
 static struct op ops[OPS];
 static uint32_t op_count;
 static __thread int ctx_depth;

@@ -28,7 +28,7 @@ enum {
 
 extern struct fake_cuda_knobs fake_cuda_knobs;
 extern pthread_mutex_t fake_lock;
-extern uint32_t fake_objects; /* under the lock */
+extern _Atomic uint32_t fake_objects;
 
 /* --- cuda.c --- */
 /* The device whose context is current; 0: none is. */
