@@ -187,7 +187,7 @@ static void slot_deliver(struct delivery *d)
 }
 
 static void slot_hand_out(struct worker *w, struct recv_slot *s, wimm_status status, wimm_peer from,
-                          uint64_t len_bytes)
+                          uint64_t len_bytes) ON_WORKER
 {
 	s->received.status = status;
 	s->received.op = op_id(s->pool->op);

@@ -215,7 +215,7 @@ void message_unstick(struct worker *w) ON_WORKER;
 void message_cancel(struct worker *w, struct op *op, wimm_status status, const char *text)
 	ON_WORKER;
 void recvs_start(struct worker *w, struct op *op) ON_WORKER;
-void recvs_cancel(struct worker *w, struct op *op, wimm_status status);
+void recvs_cancel(struct worker *w, struct op *op, wimm_status status) ON_WORKER;
 void recvs_back(struct worker *w, struct request *r) ON_WORKER;
 
 /* remote.c, region.c */
