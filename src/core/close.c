@@ -57,14 +57,19 @@ static void look_left(struct worker *w, void *arg)
 			*(bool *)arg = false;
 }
 
+static void drop_strangers(struct worker *w) ON_WORKER
+{
+	while (!list_empty(&w->strangers))
+		session_drop_stranger(w, w->strangers.next);
+}
+
 static void drop_peers(struct worker *w, void *arg) ON_WORKER
 {
 	(void)arg;
 	LIST_FOR_EACH(it, &w->peers)
 		peer_down(w, LIST_ENTRY(it, struct peer, link), WIMM_E_CLOSED, 0,
 		          "this engine was closed");
-	while (!list_empty(&w->strangers))
-		session_drop_stranger(w, w->strangers.next);
+	drop_strangers(w);
 }
 
 static void look_fenced(struct worker *w, void *arg)
@@ -140,6 +145,7 @@ static void finish_rest(struct wimm_engine *engine)
 		busy = deliver_run(engine, UINT32_MAX) != 0 || busy;
 	}
 	mr_finish_all(w);
+	drop_strangers(w); /* who dialled while the peers' paths were closing */
 	role_leave(&on_worker);
 	(void)deliver_run(engine, UINT32_MAX);
 }
