@@ -328,7 +328,7 @@ EXPORT int cuEventQuery(struct event *event)
 	if (fake_unsafe())
 		return CAPTURE_UNSAFE;
 	pthread_mutex_lock(&fake_lock);
-	fake_cuda_knobs.looks++;
+	(void)__atomic_add_fetch(&fake_cuda_knobs.looks, 1, __ATOMIC_RELAXED); /* tests poll it */
 	code = event->reached == event->recorded ? OK : NOT_READY;
 	pthread_mutex_unlock(&fake_lock);
 	return code;
