@@ -18,6 +18,7 @@
  * With --one (stream, paged) one thread drives both engines and CPU time is told, not time: what
  * the work costs, where waiting for each other, or for a busy machine, is not counted. */
 
+#include "must.h"
 #include "util.h"
 
 #include <wimm/engine.h>
@@ -81,15 +82,6 @@ struct side {
 	struct wimm_remote_mr *remote;
 	const struct side *other; /* --one: driven along */
 };
-
-static void must(wimm_status status, const char *what)
-{
-	if (status == WIMM_OK)
-		return;
-	(void)fprintf(stderr, "%s: %s: %s\n", what, wimm_status_name(status),
-	              wimm_last_error_text());
-	exit(1);
-}
 
 static void turn(const struct side *s)
 {

@@ -7,6 +7,7 @@
  * The peers are engines of a child process; only the parent's one engine is measured, with its
  * threads: all of what it does is heartbeats. */
 
+#include "must.h"
 #include "util.h"
 
 #include <wimm/engine.h>
@@ -20,15 +21,6 @@
 #include <unistd.h>
 
 enum { PEERS_MAX = 64, CONNECT_WAIT_MS = 20000 };
-
-static void must(wimm_status status, const char *what)
-{
-	if (status == WIMM_OK)
-		return;
-	(void)fprintf(stderr, "%s: %s: %s\n", what, wimm_status_name(status),
-	              wimm_last_error_text());
-	exit(1);
-}
 
 static struct wimm_engine *open_engine(void)
 {

@@ -9,6 +9,7 @@
  * Time of a stream is the sender's, from the first submission until all is acknowledged, as
  * perftest takes it. */
 
+#include "must.h"
 #include "util.h"
 
 #include <wimm/engine.h>
@@ -42,15 +43,6 @@ static struct shared {
 static struct wimm_engine *engine;
 static struct wimm_mr *mr;
 static struct wimm_remote_mr *remote;
-
-static void must(wimm_status status, const char *what)
-{
-	if (status == WIMM_OK)
-		return;
-	(void)fprintf(stderr, "%s: %s: %s\n", what, wimm_status_name(status),
-	              wimm_last_error_text());
-	exit(1);
-}
 
 static void turn(void)
 {

@@ -12,6 +12,7 @@
  *
  * Two sizes give the cost of a further page. bench/run does that. */
 
+#include "../must.h"
 #include "stub.h"
 
 #include <wimm/imm.h>
@@ -33,15 +34,6 @@ static uint32_t indices[PAGES_MAX];
 static struct wimm_scatter_entry entries[PAGES_MAX];
 static uint64_t settled;
 static bool counting;
-
-static void must(wimm_status status, const char *what)
-{
-	if (status == WIMM_OK)
-		return;
-	(void)fprintf(stderr, "%s: %s: %s\n", what, wimm_status_name(status),
-	              wimm_last_error_text());
-	exit(1);
-}
 
 static void step_all(void)
 {

@@ -65,19 +65,6 @@ static void open_row(struct kv_pair *p, const struct row *row)
 	}
 }
 
-static const uint8_t *source(struct kv_pair *p, uint32_t layer, uint32_t page, uint32_t part,
-                             uint32_t head, uint32_t token)
-{
-	for (uint32_t i = 0; i < p->prefill_tp; i++) {
-		struct kv_heads h = kv_layout_heads(&p->prefill[i].layout, i);
-
-		if (head >= h.first && head < h.first + h.count)
-			return kv_at(&p->prefill[i], layer, page, part, head - h.first, token);
-	}
-	fail_msg("no prefill rank has head %u", head);
-	return NULL;
-}
-
 /* Token by token; whatever holds none is as it was. */
 static void check_rank(struct kv_pair *p, const struct row *row, uint32_t rank)
 {
@@ -96,7 +83,7 @@ static void check_rank(struct kv_pair *p, const struct row *row, uint32_t rank)
 					                     part, h,
 					                     (uint32_t)(t % row->decode_page)) -
 					               s->mem),
-					       source(p, layer,
+					       kv_source(p, layer,
 					              list_p[(skip + t) / row->prefill_page], part,
 					              heads.first + h,
 					              (uint32_t)((skip + t) % row->prefill_page)),

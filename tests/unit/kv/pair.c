@@ -256,9 +256,8 @@ struct wimm_kv_send_opts kv_send_opts(struct kv_result *r, struct wimm_kv_receiv
 	return o;
 }
 
-/* The prefill side's byte of a head of the model. */
-static const uint8_t *source_of(struct kv_pair *p, uint32_t layer, uint32_t page, uint32_t part,
-                                uint32_t head, uint32_t token)
+const uint8_t *kv_source(struct kv_pair *p, uint32_t layer, uint32_t page, uint32_t part,
+                         uint32_t head, uint32_t token)
 {
 	for (uint32_t i = 0; i < p->prefill_tp; i++) {
 		struct kv_heads h = kv_layout_heads(&p->prefill[i].layout, i);
@@ -298,7 +297,7 @@ void kv_check_pages(struct kv_pair *p, uint32_t rank, const uint32_t *src_pages,
 						memcpy(want + (kv_at(s, layer, dst_pages[i], part,
 						                     h, (uint32_t)t) -
 						               s->mem),
-						       source_of(p, layer, src_pages[i], part,
+						       kv_source(p, layer, src_pages[i], part,
 						                 heads.first + h, (uint32_t)t),
 						       row);
 	assert_memory_equal(s->mem, want, s->bytes);

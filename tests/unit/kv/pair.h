@@ -67,6 +67,9 @@ void kv_fill(struct kv_side *s, uint64_t seed);
 /* Byte of a place of a rank's cache. */
 uint8_t *kv_at(struct kv_side *s, uint32_t layer, uint32_t page, uint32_t part, uint32_t head,
                uint32_t token);
+/* The prefill side's byte of a head of the model, whichever rank has that head. */
+const uint8_t *kv_source(struct kv_pair *p, uint32_t layer, uint32_t page, uint32_t part,
+                         uint32_t head, uint32_t token);
 
 /* Requests that came as messages; what came last may be read afterwards. */
 uint32_t kv_requests(struct kv_side *s);
