@@ -42,8 +42,8 @@ struct wimm_engine_opts node_opts_nics(uint32_t count)
 	struct wimm_engine_opts o = WIMM_ENGINE_OPTS_INIT;
 	size_t len = 0;
 
-	/* A busy machine under a sanitizer is silent for long. Who tests silence says its own; verbs
-	 * derives the retries of its queue pairs from it. */
+	/* A busy machine under a sanitizer is silent for long. Tests of silence say their own; and
+	 * verbs derives the retries of its queue pairs from it. */
 	if (strcmp(cfg.provider, "verbs") != 0)
 		o.peer_timeout_ms = 20000;
 	for (uint32_t i = 0; i < count; i++) {
