@@ -271,6 +271,78 @@ static void retire_waits_for_writes_under_way(void **state)
 	imm_reaches(b, 7, 1);
 }
 
+/* A writer that is told by a message to stop, and has not got so far yet. */
+struct stopping {
+	struct node *writer;
+	struct wimm_remote_mr *to;
+	struct result *last;
+	bool inside, go;
+};
+
+static bool stopping_is_inside(void *arg)
+{
+	bool yes;
+
+	gate_lock();
+	yes = ((struct stopping *)arg)->inside;
+	gate_unlock();
+	return yes;
+}
+
+static bool stopping_may_go(void *arg)
+{
+	return ((struct stopping *)arg)->go;
+}
+
+static void on_stop(void *context, const struct wimm_received *m)
+{
+	struct stopping *s = context;
+
+	if (m->status != WIMM_OK)
+		return;
+	gate_lock();
+	s->inside = true;
+	gate_unlock();
+	if (gate_wait(stopping_may_go, s))
+		s->last = write_imm(s->writer, s->to, 0, 0, 8, 7); /* the last one */
+}
+
+/* Goal: the retire waits for the callback of a message that came before it, however many turns the
+ * peer's worker takes meanwhile, and for what that callback still writes. */
+static void retire_waits_for_the_callback_of_an_earlier_message(void **state)
+{
+	struct node *a = node_open(64), *b = node_open(64);
+	struct stopping *s = case_memory(sizeof(*s));
+	struct wimm_recv_buffer buffer = { case_memory(64), 64 };
+	uint64_t *total = case_memory(sizeof(*total));
+	struct wimm_remote_mr *back = remote_of(b, a);
+	struct wimm_send stop = WIMM_SEND_INIT;
+	struct result *sent = result_new(), *r;
+	struct wimm_on_done done = to_result(sent);
+
+	(void)state;
+	s->writer = a;
+	s->to = remote_of(a, b);
+	result_ok(write_imm(a, s->to, 0, 0, 8, 1));
+	assert_ok(wimm_submit_recvs(a->engine, &buffer, 1, on_stop, s, NULL));
+	assert_ok(wimm_mirror_enable(b->engine, 7, total));
+	stop.peer = peer_of(b, a);
+	assert_ok(wimm_submit_send(b->engine, &stop, &done, &sent->id));
+	sent->accepted = true;
+	result_ok(sent);
+	assert_wait(stopping_is_inside, s);
+	r = retire(b, 7);
+	for (int i = 0; i < 50; i++) /* the worker over there is awake, and has had the question */
+		result_ok(write_imm(b, back, 0, 0, 8, 2));
+	assert_false(result_there(r));
+	gate_lock();
+	s->go = true;
+	gate_unlock();
+	result_ok(r);
+	assert_int_equal(wimm_mirror_load(total), 1);
+	result_ok(s->last);
+}
+
 /* Goal: over NICs without order a later write of another value may be counted before an earlier one
  * of this value. It does not stand for that one: after the retire not one of the value comes. */
 static void retire_is_not_ended_by_later_writes_of_other_values(void **state)
@@ -448,6 +520,7 @@ static const struct contract_case cases[] = {
 	CASE(peers_coming_and_going_add_up),
 	CASE(retire_of_an_idle_value_drops_its_count),
 	CASE(retire_waits_for_writes_under_way),
+	CASE_ONLY(retire_waits_for_the_callback_of_an_earlier_message, ONLY_THREADS),
 	CASE(retire_is_not_ended_by_later_writes_of_other_values),
 	CASE(retire_goes_on_when_a_peer_is_lost),
 	CASE(retire_cancelled_settles_once),
