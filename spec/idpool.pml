@@ -1,27 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* src/queue/idpool.c: a ring of 2 slots with 2 indices; three threads get one, use it, put it back.
+/* src/queue/idpool.c: a stack of 3 indices; three threads get one, or two, use them, put them back.
  *
- * Memory: the index stored by a put may reach memory later than anything but a release store behind
- * it ([D]); turns are atomics. Transitions: GET_CAS the compare-and-swap with [A] just before; GET_READ
- * the load of the index; GET_TURN [B]; PUT_DRAW the fetch-add; PUT_WAIT [C]; PUT_INDEX; PUT_TURN [D].
+ * Memory: the link stored by a put may reach memory later than anything but a release behind it
+ * ([B]); `top` is an atomic word of two halves. Transitions: GET_LOAD [A]; GET_LINK the load of the
+ * link; GET_SWAP; PUT_LOAD; PUT_LINK; PUT_SWAP [B].
  *
- * Properties: no index is out twice; a get that fails does so only while none is free or a put is half
- * done; nobody waits for ever. Broken: D_RELAXED (the turn may overtake the index), B_EARLY (the turn
- * is given back before the index is read). */
+ * Properties: no index is out twice; none is lost: at the end each is free once; a get fails only
+ * while all are out or on their way back. Broken: B_RELAXED (the new top may overtake its link),
+ * NO_COUNT (a top that came back is taken for one that stayed). */
 
-#define SLOTS 2
+#define IDS 3
 #define THREADS 3
-#define ROUNDS 2
+#define NONE 0           /* indices are named by 1..IDS */
 
-byte turn[SLOTS];        /* modulo 16: positions stay far below */
-byte index[SLOTS];
-byte get_pos = 0, put_pos = SLOTS;
-bool held[SLOTS];
+byte below[IDS + 1];
+byte top = 1;
+byte gets = 0;           /* modulo 256: runs stay far below */
+bool held[IDS + 1];
+byte ended = 0;
+byte out = 0;            /* indices held, or between a put's beginning and its end */
 
-bool late[THREADS];      /* an index store of this thread that has not reached memory */
-byte late_slot[THREADS], late_index[THREADS];
+bool late[THREADS];      /* a link store of this thread that has not reached memory */
+byte late_index[THREADS], late_link[THREADS];
 
-inline drain(t) { index[late_slot[t]] = late_index[t]; late[t] = false }
+inline drain(t) { below[late_index[t]] = late_link[t]; late[t] = false }
 
 proctype memory(byte t)
 {
@@ -30,40 +32,71 @@ end:	do
 	od
 }
 
-proctype worker(byte t)
+inline get(id)
 {
-	byte pos, got, round = 0;
-
 	do
-	:: round == ROUNDS -> break
-	:: else ->
-		/* get; one that finds none tries again when a turn has changed */
-		atomic { /* [A], GET_CAS */
-			turn[get_pos % SLOTS] == get_pos + 1 -> pos = get_pos; get_pos++
-		}
-#ifdef B_EARLY
-		atomic { turn[pos % SLOTS] = pos + SLOTS }
+	:: atomic { top == NONE -> assert(out == IDS); id = NONE } -> break
+	:: atomic { top != NONE -> seen = top; count = gets } /* GET_LOAD [A] */
+		link = below[seen]; /* GET_LINK */
+		if /* GET_SWAP */
+#ifdef NO_COUNT
+		:: atomic { top == seen -> top = link; gets++; out++;
+#else
+		:: atomic { top == seen && gets == count -> top = link; gets++; out++;
 #endif
-		got = index[pos % SLOTS]; /* GET_READ */
-		atomic { assert(!held[got]); held[got] = true }
-#ifndef B_EARLY
-		turn[pos % SLOTS] = pos + SLOTS; /* [B] */
-#endif
-		atomic { held[got] = false; pos = put_pos; put_pos++ } /* PUT_DRAW */
-		turn[pos % SLOTS] == pos; /* PUT_WAIT [C] */
-		atomic { !late[t]; late[t] = true; late_slot[t] = pos % SLOTS; late_index[t] = got }
-		atomic { /* PUT_TURN [D] */
-#ifndef D_RELAXED
-			if :: late[t] -> drain(t) :: else fi;
-#endif
-			turn[pos % SLOTS] = pos + 1
-		}
-		round++
+			id = seen; assert(!held[id]); held[id] = true } -> break
+		:: else
+		fi
 	od
 }
 
+inline put(t, id)
+{
+	atomic { held[id] = false; seen = top } /* PUT_LOAD */
+	do
+	:: atomic { !late[t]; late[t] = true; late_index[t] = id; late_link[t] = seen } /* PUT_LINK */
+		if /* PUT_SWAP [B] */
+		:: atomic { top == seen ->
+#ifndef B_RELAXED
+			if :: late[t] -> drain(t) :: else fi;
+#endif
+			top = id; out--; id = NONE } -> break
+		:: else -> seen = top
+		fi
+	od
+}
+
+proctype worker(byte t)
+{
+	byte seen, count, link, one, two;
+
+	get(one);
+	if :: t == 0 -> get(two) :: else fi; /* so that the one below the top goes too */
+	if :: one != NONE -> put(t, one) :: else fi;
+	if :: two != NONE -> put(t, two) :: else fi;
+	if :: t == 1 -> get(one) :: else fi;
+	if :: one != NONE -> put(t, one) :: else fi;
+	atomic { !late[t]; ended++ }
+}
+
+proctype count_them()
+{
+	byte at, n;
+
+	atomic {
+		ended == THREADS;
+		at = top;
+		do
+		:: at == NONE -> break
+		:: else -> n++; assert(n <= IDS); at = below[at]
+		od;
+		assert(n == IDS)
+	}
+}
+
 init { atomic {
-	turn[0] = 1; turn[1] = 2; index[0] = 0; index[1] = 1;
+	below[1] = 2; below[2] = 3; below[3] = NONE;
 	run memory(0); run memory(1); run memory(2);
-	run worker(0); run worker(1); run worker(2)
+	run worker(0); run worker(1); run worker(2);
+	run count_them()
 } }

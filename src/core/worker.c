@@ -68,8 +68,7 @@ static void fini_tables(struct worker *w) ON_WORKER
 {
 	mirror_close_all(w);
 	imm_close(w->imms);
-	if (w->op_pool.slots != NULL)
-		idpool_fini(&w->op_pool);
+	idpool_fini(&w->op_pool);
 	timers_fini(&w->timers);
 	for (uint32_t i = 0; w->peer_slot != NULL && i < w->max_peers; i++)
 		mem_free(atomic_load_explicit(&w->peer_slot[i], memory_order_relaxed));
