@@ -15,9 +15,9 @@
 uint64_t clock_now_ns(void);
 
 /* The same for one thread that asks again and again: what was read last, as long as the CPU's own
- * counter says that this was within CLOCK_STALE_TICKS, less than a microsecond. Where there is no
+ * counter says that this was within CLOCK_STALE_TICKS, about a microsecond. Where there is no
  * such counter the clock is read every time. */
-#define CLOCK_STALE_TICKS 1000u
+#define CLOCK_STALE_TICKS 2000u
 struct clock_cache {
 	uint64_t now_ns;
 	uint64_t ticks;
