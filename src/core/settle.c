@@ -112,8 +112,7 @@ void op_submit(struct worker *w, struct op *op, wimm_op *out)
 {
 	if (out != NULL)
 		*out = op_id(op);
-	STAT_ADD_SHARED(w, ops_submitted, 1);
-	worker_push(w, &op->request);
+	worker_submit(w, op);
 }
 
 void op_fail(struct op *op, wimm_status status, wimm_peer blame, const char *fmt, ...)

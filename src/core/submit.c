@@ -98,8 +98,10 @@ wimm_status submit_get(struct wimm_engine *engine, enum op_kind kind, struct sub
 			return st;
 	}
 	op->flags = c->flags;
-	/* Not engine_turn_ns(), which is the worker's. */
-	op->submit_ns = c->wait_ns != 0 ? c->wait_ns : engine_now_ns(engine);
+	/* engine_turn_ns() is the worker's, who is the caller in caller-driven mode. */
+	op->submit_ns = c->wait_ns != 0                ? c->wait_ns
+	                : engine->worker.own_threads ? engine_now_ns(engine)
+	                                             : engine_turn_ns(engine);
 	if (c->deadline_us != 0)
 		op->deadline_ns = deadline_of(c, op->submit_ns);
 	if (c->on_done != NULL)

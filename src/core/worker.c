@@ -170,6 +170,47 @@ void worker_push(struct worker *w, struct request *r)
 	wake_signal(&w->wake);
 }
 
+/* After a long pause of this worker (a stopped process, a debugger) silence is its own. */
+static void forgive_silence(struct worker *w, uint64_t now_ns) ON_WORKER
+{
+	uint64_t gap = now_ns - w->now_ns;
+
+	if (w->now_ns == 0)
+		return;
+	LIST_FOR_EACH(it, &w->peers) {
+		struct peer *p = LIST_ENTRY(it, struct peer, link);
+
+		p->last_rx_ns += gap;
+		if (p->last_rx_ns > now_ns)
+			p->last_rx_ns = now_ns;
+	}
+}
+
+static void set_now(struct worker *w, uint64_t now_ns) ON_WORKER
+{
+	if (now_ns <= w->now_ns)
+		return;
+	if (now_ns - w->now_ns > w->heartbeat_ns)
+		forgive_silence(w, now_ns);
+	w->now_ns = now_ns;
+}
+
+void worker_submit(struct worker *w, struct op *op)
+{
+	/* Writes alone: only they are in a hurry. What was submitted before comes first. */
+	if (w->own_threads || op->kind > OP_SCATTER || !mpsc_empty_hint(&w->inbox)) {
+		STAT_ADD_SHARED(w, ops_submitted, 1);
+		worker_push(w, &op->request);
+		return;
+	}
+	role_enter(&on_worker); /* the caller drives it */
+	STAT_ADD(w, ops_submitted, 1);
+	set_now(w, op->submit_ns);
+	op_start(w, op);
+	role_leave(&on_worker);
+	wake_signal_own(&w->wake); /* there may be more to do for it in the next turn */
+}
+
 static void run_call(struct worker *w, struct call *c)
 {
 	struct sema *done = c->done;
@@ -219,31 +260,6 @@ static uint32_t take_inbox(struct worker *w, uint32_t max) ON_WORKER
 		n++;
 	}
 	return n;
-}
-
-/* After a long pause of this worker (a stopped process, a debugger) silence is its own. */
-static void forgive_silence(struct worker *w, uint64_t now_ns) ON_WORKER
-{
-	uint64_t gap = now_ns - w->now_ns;
-
-	if (w->now_ns == 0)
-		return;
-	LIST_FOR_EACH(it, &w->peers) {
-		struct peer *p = LIST_ENTRY(it, struct peer, link);
-
-		p->last_rx_ns += gap;
-		if (p->last_rx_ns > now_ns)
-			p->last_rx_ns = now_ns;
-	}
-}
-
-static void set_now(struct worker *w, uint64_t now_ns) ON_WORKER
-{
-	if (now_ns <= w->now_ns)
-		return;
-	if (now_ns - w->now_ns > w->heartbeat_ns)
-		forgive_silence(w, now_ns);
-	w->now_ns = now_ns;
 }
 
 void worker_call(struct worker *w, void (*fn)(struct worker *w, void *arg), void *arg)

@@ -138,6 +138,8 @@ void worker_wait(struct worker *w, uint64_t deadline_ns) ON_WORKER;
  * may_sleep: nothing else is due. */
 void worker_arm(struct worker *w, bool may_sleep) ON_WORKER;
 void worker_push(struct worker *w, struct request *r);
+/* To the inbox; a write of a caller that drives starts here, on its way to the NIC. */
+void worker_submit(struct worker *w, struct op *op);
 /* Run fn on the worker and wait for it; at once on the worker itself or when caller-driven. */
 void worker_call(struct worker *w, void (*fn)(struct worker *w, void *arg), void *arg);
 /* The same for fn that only reads and needs no time: cheap for a caller that polls. */

@@ -2,6 +2,7 @@
 #ifndef PLAT_WAKE_H
 #define PLAT_WAKE_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -27,6 +28,13 @@ void wake_fini(struct wake *w);
 
 /* Any thread, after its work is published. Blocks: no. */
 void wake_signal(struct wake *w);
+/* The consumer itself, to find its work again though it has announced sleep. */
+static inline void wake_signal_own(struct wake *w)
+{
+	/* Relaxed: it wrote the 1; a producer that took it since has signalled. */
+	if (atomic_load_explicit(&w->sleeping, memory_order_relaxed) != 0)
+		wake_signal(w);
+}
 /* Also when the consumer has not announced: for descriptors that somebody else polls. */
 void wake_signal_always(struct wake *w);
 
