@@ -26,7 +26,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { IMM = 7, WALK_BYTES = 4 << 20, WINDOW = 64, PAGES = 256, LAT_ROUNDS = 2000, LAT_WARM = 200 };
+enum {
+	IMM = 7,
+	WALK_BYTES = 4 << 20,
+	WINDOW = 64,
+	PAGES = 256,
+	LAT_ROUNDS = 2000,
+	LAT_WARM = 200,
+	WAIT_US = 10000
+};
 
 static struct {
 	const char *mode;
@@ -190,8 +198,12 @@ static void run(bool child)
 		be_sender();
 	if (!child)
 		atomic_store(&shared->over, 1);
-	while (!atomic_load(&shared->over))
+	while (!atomic_load(&shared->over)) {
+		/* The server of ib_write_bw sleeps too: the device works on the CPUs of both. */
+		if (child && !o.imm)
+			must(wimm_progress_wait(engine, WAIT_US), "wait");
 		turn();
+	}
 	must(wimm_engine_close(&engine), "close");
 }
 
