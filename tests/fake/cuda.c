@@ -23,6 +23,7 @@ EXPORT struct fake_cuda_knobs fake_cuda_knobs = {
 	.objects = count_objects,
 	.block = block,
 	.unblock = unblock,
+	.kernel = fake_kernel,
 };
 
 struct event {
@@ -242,9 +243,10 @@ EXPORT int cuLaunchKernel(struct function *f, unsigned int gx, unsigned int gy, 
 
 	(void)extra;
 	(void)shared;
-	if (gx == 0 || gy != 1 || gz != 1 || bx == 0 || bx > 1024 || by != 1 || bz != 1 ||
-	    strcmp(f->name, "wimm_copy_pages") != 0)
+	if (gx == 0 || gy != 1 || gz != 1 || bx == 0 || bx > 1024 || by != 1 || bz != 1)
 		return INVALID_VALUE;
+	if (strcmp(f->name, "wimm_copy_pages") != 0)
+		return fake_kernel_launch(f->name, stream, params);
 	memcpy(&op.pages, params[0], sizeof(op.pages));
 	check_card(stream, op.pages.dst, op.pages.src);
 	fake_cuda_knobs.launches++;
@@ -416,7 +418,7 @@ EXPORT int cuModuleLoadData(void **out, const void *image)
 
 EXPORT int cuModuleGetFunction(struct function **out, void *module, const char *name)
 {
-	static struct function functions[8];
+	static struct function functions[32];
 	static int count;
 	int i = 0;
 
@@ -424,7 +426,7 @@ EXPORT int cuModuleGetFunction(struct function **out, void *module, const char *
 	pthread_mutex_lock(&fake_lock);
 	while (i < count && strcmp(functions[i].name, name) != 0)
 		i++;
-	if (i == count && count < 8)
+	if (i == count && count < 32)
 		(void)snprintf(functions[count++].name, sizeof(functions[0].name), "%s", name);
 	*out = &functions[i];
 	pthread_mutex_unlock(&fake_lock);

@@ -39,6 +39,8 @@ struct fake_cuda_knobs {
 	/* What is asked of a stream from now on waits until it is let go; others go on. */
 	void (*block)(void *stream);
 	void (*unblock)(void *stream);
+	/* A function for a kernel of the test's own, whose parameters are 64 bits long each. */
+	void (*kernel)(const char *name, unsigned int params, void (*run)(const uint64_t *params));
 };
 
 #define FAKE_CUDA_KNOBS "fake_cuda_knobs"

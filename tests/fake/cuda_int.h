@@ -39,6 +39,10 @@ void fake_leave(void);
 /* A call that another thread's capture does not survive. */
 bool fake_unsafe(void);
 
+/* --- cuda_graph.c --- */
+void fake_kernel(const char *name, unsigned int params, void (*run)(const uint64_t *params));
+int fake_kernel_launch(const char *name, void *stream, void **params);
+
 /* --- cuda_memory.c --- */
 /* Where the bytes of an address are. */
 void *fake_host(uint64_t ptr);

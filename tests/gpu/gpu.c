@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu/gpu.h"
 
+#include "base/config.h"
 #include "plat/clock.h"
 
 #include <dlfcn.h>
@@ -84,10 +85,13 @@ static void find(void *handle, const char *name, void *out)
 
 void gpu_start(void)
 {
-	void *handle = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+	char name[CONFIG_TEXT_BYTES];
+	void *handle;
 	char why[256];
 	int count = 0;
 
+	config_get_text(CFG_CUDA_LIBRARY, name);
+	handle = dlopen(name, RTLD_NOW | RTLD_LOCAL);
 	gpu.lib = handle ? cuda_lib_load(why, sizeof(why)) : NULL;
 	if (!gpu.lib || gpu.lib->device_count(&count) != CU_OK || count == 0) {
 		printf("skipped: no GPU here\n");
