@@ -166,6 +166,10 @@ bool host_op_arm(struct prov_dev *dev_)
 
 	if (!list_empty(&dev->loop.ready))
 		return false;
+	LIST_FOR_EACH(it, &dev->hot) {
+		if (host_path_awaits(LIST_ENTRY(it, struct host_path, hot)))
+			return false;
+	}
 	ring_rest(dev);
 	dev->armed = true; /* the next poll looks at the sockets, and tells the peers */
 	LIST_FOR_EACH(it, &dev->hot)

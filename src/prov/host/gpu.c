@@ -30,6 +30,7 @@ struct host_gpu {
 	uint64_t bytes;  /* under way, about */
 	bool is_unsigned; /* copies were asked for that no ticket stands for yet */
 	bool inside;     /* `writing` is odd: see share.h */
+	bool told;       /* the peer has been rung since */
 	uint64_t look_ns;
 	struct host_gpu_req req[HOST_POST_DEPTH];
 };
@@ -238,6 +239,7 @@ static bool start(struct host_path *path, uint32_t pos)
 		return false;
 	if (!g->inside) {
 		g->inside = true;
+		g->told = false;
 		if (!host_maps_enter(&path->maps, path->tx.lane)) {
 			leave(path);
 			host_maps_flush(&path->maps);
@@ -303,9 +305,13 @@ static bool start_ahead(struct host_path *path)
 		if (!batch && g->queue && g->next != tx->tail)
 			break; /* the rest together, at the next turn */
 	}
-	if (path->failed)
+	if (path->failed || (batch && !sign(path, first)))
 		return false;
-	return !batch || sign(path, first);
+	/* While the card copies the peer wakes up. */
+	if (g->inside && !g->told)
+		host_path_ring(path);
+	g->told = true;
+	return true;
 }
 
 /* What was given has been taken back: begin again with what is not published. */

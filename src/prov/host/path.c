@@ -20,6 +20,7 @@ enum {
 	PACKETS_A_TURN = 32,
 	ERROR_TEXT_MAX = 255,
 	ERROR_HEAD_BYTES = 5, /* kind, i32 status */
+	AWAIT_NS = 2000000,   /* a copy of the peer's that takes longer is worth a sleep */
 	CLOSE_LOOK_MS = 1,    /* at a peer that may still be writing or reading */
 	CLOSE_LEAVE_MS = 20,  /* for one that reads: it goes on by itself when it runs */
 };
@@ -204,6 +205,20 @@ bool host_path_hint(const struct host_path *path)
 	return host_slot_hint(path->rx.lane, path->rx.pos + path->rx.count) ||
 	       (uint32_t)atomic_load_explicit(&path->tx.lane->acked, memory_order_relaxed) !=
 	               path->tx.acked;
+}
+
+bool host_path_awaits(struct host_path *path)
+{
+	/* Relaxed: nothing is concluded from it but that sleeping is not worth it yet. */
+	uint64_t writing = atomic_load_explicit(&path->rx.lane->writing, memory_order_relaxed);
+
+	if ((writing & 1) == 0)
+		return false;
+	if (writing != path->awaits) {
+		path->awaits = writing;
+		path->awaits_ns = path->obj.loop->now_ns;
+	}
+	return path->obj.loop->now_ns - path->awaits_ns < AWAIT_NS;
 }
 
 void host_path_announce(struct host_path *path)

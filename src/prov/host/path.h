@@ -121,6 +121,8 @@ struct host_path {
 	bool failed; /* `fail` says how; nothing is sent or placed any more */
 	bool down_reported;
 	bool closing; /* path_close() was called */
+	uint64_t awaits;    /* the peer's `writing` while it is waited for, */
+	uint64_t awaits_ns; /* since then */
 	uint64_t leave_ns; /* then: until when a peer that reads a source is waited for */
 	bool bell_due;
 	bool ack_bell_due; /* for an acknowledgement alone: see host_path_ring_later() */
@@ -165,6 +167,9 @@ void host_path_ring(struct host_path *path);
 void host_path_ring_later(struct host_path *path);
 /* Whether its ring has something for the worker; no system call. */
 bool host_path_hint(const struct host_path *path);
+/* Whether the peer is copying into memory here just now, so that an entry is to be expected: for a
+ * while it is not worth sleeping. */
+bool host_path_awaits(struct host_path *path);
 /* Before sleeping: the peer rings from now on. And behind it. */
 void host_path_announce(struct host_path *path);
 void host_path_awake(struct host_path *path);
