@@ -54,16 +54,33 @@ uint32_t deliver_run(struct wimm_engine *engine, uint32_t max)
 	return n;
 }
 
+void deliver_soon(struct wimm_engine *engine, uint64_t until_ns)
+{
+	uint64_t old = atomic_load_explicit(&engine->soon_ns, memory_order_relaxed);
+
+	if (atomic_load_explicit(&engine->may_spin, memory_order_relaxed) == 0)
+		return;
+	/* Relaxed: a hint, which hands nothing over. */
+	while (old < until_ns)
+		if (atomic_compare_exchange_weak_explicit(&engine->soon_ns, &old, until_ns,
+		                                          memory_order_relaxed,
+		                                          memory_order_relaxed))
+			break;
+	wake_signal(&engine->delivery_wake);
+	if (!plat_thread_is_self(&engine->worker.thread))
+		wake_signal(&engine->worker.wake);
+}
+
 static bool armed(const struct wimm_engine *engine)
 {
 	return atomic_load_explicit(&engine->watch.armed, memory_order_relaxed) != 0;
 }
 
-/* Whether an operation is open, which may call back any time. Relaxed: a hint. */
-static bool any_open(const struct wimm_engine *engine)
+bool deliver_any_open(const struct wimm_engine *engine)
 {
 	const struct worker_stats *s = &engine->worker.stats;
 
+	/* Relaxed: a hint. */
 	return atomic_load_explicit(&s->ops_submitted, memory_order_relaxed) !=
 	       atomic_load_explicit(&s->ops_done, memory_order_relaxed) +
 	               atomic_load_explicit(&s->ops_failed, memory_order_relaxed);
@@ -71,20 +88,23 @@ static bool any_open(const struct wimm_engine *engine)
 
 /* Waking a thread takes longer than all the rest of a short message, so this one spins a while
  * after the last callback: as long as a worker if an operation is open, longer for an armed
- * watcher. Where there are few CPUs spinning would take one from those who bring the next one. */
+ * watcher, and where one is to be expected soon. Where there are few CPUs spinning would take one
+ * from those who bring the next one. */
 static void spin(struct wimm_engine *engine, uint64_t watch_ns, uint64_t open_ns)
 {
-	uint64_t from_ns, most_ns;
+	uint64_t from_ns = clock_now_ns();
+	uint64_t now_ns = from_ns;
 
-	if (!armed(engine) && (open_ns == 0 || !any_open(engine)))
-		return;
-	from_ns = clock_now_ns();
 	while (mpsc_empty_hint(&engine->deliveries) &&
 	       atomic_load_explicit(&engine->callback_stop, memory_order_relaxed) == 0) {
-		most_ns = armed(engine) ? watch_ns : open_ns;
-		if (clock_now_ns() - from_ns >= most_ns)
+		uint64_t most_ns = armed(engine) ? watch_ns : 0;
+
+		if (most_ns == 0 && open_ns != 0 && deliver_any_open(engine))
+			most_ns = open_ns;
+		if (now_ns - from_ns >= most_ns && now_ns >= deliver_soon_ns(engine))
 			return;
 		plat_cpu_relax();
+		now_ns = clock_now_ns();
 	}
 }
 
@@ -113,6 +133,8 @@ static void callback_main(void *arg)
 
 wimm_status deliver_start(struct wimm_engine *engine)
 {
+	atomic_store_explicit(&engine->may_spin, plat_cpu_count() >= SPIN_CPUS_MIN,
+	                      memory_order_relaxed);
 	return plat_thread_start(&engine->callback_thread, callback_main, engine, "wimm-callback",
 	                         PLAT_CPU_ANY);
 }

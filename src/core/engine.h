@@ -37,6 +37,8 @@ struct wimm_engine {
 	struct wake delivery_wake;
 	struct plat_thread callback_thread;
 	_Atomic uint32_t callback_stop;
+	_Atomic uint64_t soon_ns; /* until then neither it nor the worker sleeps: deliver_soon() */
+	_Atomic uint32_t may_spin; /* there are CPUs enough */
 
 	/* Guarded by `lock`: registration, watchers, groups, streams. */
 	struct mutex lock;
@@ -72,6 +74,15 @@ void deliver_stop(struct wimm_engine *engine); /* runs what is queued first */
 void deliver_push(struct wimm_engine *engine, struct delivery *d);
 /* Run what is due on the calling thread; returns how many. */
 uint32_t deliver_run(struct wimm_engine *engine, uint32_t max);
+/* A callback is to be expected before until_ns: worker and callback thread wake up and spin, so
+ * that what comes need not wait for them. Where there are few CPUs it does nothing. Thread: any. */
+void deliver_soon(struct wimm_engine *engine, uint64_t until_ns);
+static inline uint64_t deliver_soon_ns(const struct wimm_engine *engine)
+{
+	return atomic_load_explicit(&engine->soon_ns, memory_order_relaxed); /* a hint */
+}
+/* Whether an operation is open, which may call back any time; a hint. Thread: any. */
+bool deliver_any_open(const struct wimm_engine *engine);
 
 /* group.c */
 void groups_init(struct wimm_engine *engine);

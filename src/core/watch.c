@@ -16,6 +16,11 @@
 
 /* Between two looks at words that have not changed for watch_spin_us. */
 #define PAUSE_NS 50000
+/* A word that has changed twice, so far apart, is looked for once more after the same time: layers
+ * of a model come in a rhythm. EARLY beside an eighth of it covers a pause that lasts too long. */
+#define RHYTHM_MIN_NS   50000
+#define RHYTHM_MAX_NS   1000000000
+#define RHYTHM_EARLY_NS 200000
 /* Changes that a callback makes to its own word while the engine closes are reported so often. */
 #define LAST_REPORTS_MAX 64
 
@@ -30,8 +35,10 @@ struct wimm_uvm_watcher {
 	wimm_watch_fn fn;
 	void *context;
 	uint32_t slot;
-	uint64_t seen; /* the looker's: last value handed over */
-	uint64_t told; /* the callback thread's: last value reported */
+	uint64_t seen;    /* the looker's: last value handed over, */
+	uint64_t seen_ns; /* when it was found, */
+	uint64_t gap_ns;  /* and how long after the one before */
+	uint64_t told;    /* the callback thread's: last value reported */
 };
 
 /* Asked after the word was read: whoever disarms and then changes the word sees to it that this
@@ -100,8 +107,8 @@ static void queue_up(struct wimm_uvm_watcher *wa)
 	deliver_push(wa->engine, &wa->delivery);
 }
 
-/* Hand a change over; true if there was one. */
-static bool look(struct wimm_uvm_watcher *wa)
+/* Hand a change over that is found at now_ns; true if there was one. */
+static bool look(struct wimm_uvm_watcher *wa, uint64_t now_ns)
 {
 	uint64_t now;
 
@@ -112,11 +119,26 @@ static bool look(struct wimm_uvm_watcher *wa)
 	    atomic_exchange_explicit(&wa->queued, 1, memory_order_seq_cst) != 0)
 		return false;
 	wa->seen = now;
+	wa->gap_ns = now_ns - wa->seen_ns;
+	wa->seen_ns = now_ns;
 	queue_up(wa);
 	return true;
 }
 
-static uint32_t look_all(struct watch_set *s)
+/* Until when the next change of a word is to be expected; 0: not now. */
+static uint64_t due_until(const struct wimm_uvm_watcher *wa, uint64_t now_ns)
+{
+	uint64_t gap = wa->gap_ns;
+
+	if (gap < RHYTHM_MIN_NS || gap > RHYTHM_MAX_NS ||
+	    now_ns + gap / 8 + RHYTHM_EARLY_NS < wa->seen_ns + gap ||
+	    now_ns > wa->seen_ns + gap + gap / 4 || !is_armed(wa))
+		return 0;
+	return wa->seen_ns + gap + gap / 4;
+}
+
+/* *out_due: until when a change of any word is to be expected. */
+static uint32_t look_all(struct watch_set *s, uint64_t now_ns, uint64_t *out_due)
 {
 	uint32_t changed = 0;
 	uint32_t used = atomic_load_explicit(&s->used, memory_order_acquire);
@@ -125,9 +147,13 @@ static uint32_t look_all(struct watch_set *s)
 		/* Acquire, with the release in publish(). */
 		struct wimm_uvm_watcher *wa =
 			atomic_load_explicit(&s->slot[i], memory_order_acquire);
+		uint64_t due;
 
-		if (wa != NULL)
-			changed += look(wa);
+		if (wa == NULL)
+			continue;
+		changed += look(wa, now_ns);
+		due = due_until(wa, now_ns);
+		*out_due = due > *out_due ? due : *out_due;
 	}
 	/* Release, with the acquire in wait_passed(): this round is over. */
 	atomic_fetch_add_explicit(&s->rounds, 1, memory_order_release);
@@ -139,12 +165,21 @@ static void watch_main(void *arg)
 	struct wimm_engine *engine = arg;
 	struct watch_set *s = &engine->watch;
 	uint64_t spin_ns = config_get_u64(CFG_WATCH_SPIN_US) * CLOCK_NS_PER_US;
-	uint64_t changed_ns = clock_now_ns();
+	uint64_t now_ns = clock_now_ns();
+	uint64_t changed_ns = now_ns;
+	uint64_t told_ns = 0;
 
 	while (atomic_load_explicit(&s->stop, memory_order_acquire) == 0) {
-		if (look_all(s) != 0) {
-			changed_ns = clock_now_ns();
+		uint64_t due_ns = 0;
+
+		now_ns = clock_now_ns();
+		if (look_all(s, now_ns, &due_ns) != 0) {
+			changed_ns = now_ns;
 			continue;
+		}
+		if (due_ns > told_ns) { /* those who will have to do with it are awake then */
+			deliver_soon(engine, due_ns);
+			told_ns = due_ns;
 		}
 		if (atomic_load_explicit(&s->armed, memory_order_acquire) == 0) {
 			wake_announce(&s->wake);
@@ -156,14 +191,14 @@ static void watch_main(void *arg)
 			changed_ns = clock_now_ns();
 			continue;
 		}
-		if (clock_now_ns() - changed_ns < spin_ns) {
+		if (due_ns != 0 || now_ns - changed_ns < spin_ns) {
 			plat_cpu_relax();
 			continue;
 		}
 		wake_announce(&s->wake);
 		(void)wake_wait(&s->wake, clock_deadline_ns(clock_now_ns(), PAUSE_NS));
 	}
-	(void)look_all(s);
+	(void)look_all(s, now_ns, &told_ns);
 	/* Release, with the acquire in wait_passed(). */
 	atomic_store_explicit(&s->ended, 1, memory_order_release);
 }
@@ -183,14 +218,17 @@ void watch_fini(struct watch_set *s)
 
 uint32_t watch_poll(struct wimm_engine *engine)
 {
+	uint64_t due_ns = 0; /* the caller sees to it that it is there */
+
 	if (atomic_load_explicit(&engine->watch.armed, memory_order_relaxed) == 0)
 		return 0;
-	return look_all(&engine->watch);
+	return look_all(&engine->watch, 0, &due_ns);
 }
 
 void watch_stop(struct wimm_engine *engine)
 {
 	struct watch_set *s = &engine->watch;
+	uint64_t due_ns = 0;
 
 	mutex_lock(&engine->lock);
 	atomic_store_explicit(&s->stop, 1, memory_order_seq_cst);
@@ -198,7 +236,7 @@ void watch_stop(struct wimm_engine *engine)
 	if (s->started)
 		plat_thread_join(&s->thread);
 	else
-		(void)look_all(s);
+		(void)look_all(s, 0, &due_ns);
 	s->started = false;
 	mutex_unlock(&engine->lock);
 }

@@ -31,6 +31,9 @@ struct call {
 
 /* Requests taken from the inbox before what waits has its turn. */
 #define INBOX_BATCH 64
+/* What has woken a worker may lead to a callback: so long its thread spins, rather than to be woken
+ * after it. */
+#define WOKEN_NS 300000u
 /* Pause of a worker whose provider has no descriptor to sleep on: doubled from MIN to MAX. */
 #define PAUSE_MIN_NS 20000u
 #define PAUSE_MAX_NS 1000000u
@@ -444,7 +447,9 @@ void worker_wait(struct worker *w, uint64_t deadline_ns)
 	ts.tv_sec = (time_t)(wait_ns / CLOCK_NS_PER_S);
 	ts.tv_nsec = (long)(wait_ns % CLOCK_NS_PER_S);
 	STAT_ADD(w, sleeps, 1);
-	(void)ppoll(&pfd, 1, next == CLOCK_NEVER_NS ? NULL : &ts, NULL);
+	if (ppoll(&pfd, 1, next == CLOCK_NEVER_NS ? NULL : &ts, NULL) > 0 && w->own_threads &&
+	    mpsc_empty_hint(&w->inbox) && deliver_any_open(w->engine))
+		deliver_soon(w->engine, engine_now_ns(w->engine) + WOKEN_NS);
 	wake_cancel(&w->wake);
 	wake_drain(&w->wake);
 }
@@ -481,7 +486,7 @@ static void worker_main(void *arg)
 			continue;
 		if (idle_since == 0)
 			idle_since = now;
-		if (now - idle_since < w->spin_ns) {
+		if (now - idle_since < w->spin_ns || now < deliver_soon_ns(w->engine)) {
 			plat_cpu_relax();
 			continue;
 		}
