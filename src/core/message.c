@@ -4,6 +4,7 @@
  * nothing is lost and nobody keeps more than its own messages. */
 #include "core/args.h"
 #include "core/engine.h"
+#include "core/marks.h"
 #include "core/recv.h"
 
 #include "base/alloc.h"
@@ -271,6 +272,8 @@ void recvs_back(struct worker *w, struct request *r)
 
 	s->out = false;
 	w->handed_back++;
+	if (!list_empty(&w->retires_behind))
+		retire_handed_back(w);
 	if (s->last) {
 		pool->returned++;
 		pool_maybe_done(w, pool);

@@ -16,6 +16,7 @@
 struct cuda_mark;
 struct peer;
 struct recv_pool;
+struct retire_request;
 struct retire_wait;
 struct wimm_mr;
 struct wimm_remote_mr;
@@ -144,6 +145,7 @@ struct op {
 	uint64_t descriptors;      /* posted */
 	uint64_t descriptors_done; /* ended well */
 	wimm_peer blame;
+	struct retire_request *asking; /* one of the ring of questions that wait for its end */
 
 	/* From here on op_get() sets only what says that the rest is not in use. */
 	struct leg leg;   /* writes to one peer */
@@ -166,7 +168,6 @@ struct op {
 		struct wimm_owes *owes_ids; /* as given; looked up by the worker */
 	} expect;
 	struct {
-		uint64_t id;
 		uint32_t left; /* sessions that have not answered */
 		uint32_t wait_count;
 		struct retire_wait *waits;

@@ -120,7 +120,7 @@ static void peer_unindex(struct worker *w, struct peer *p) ON_WORKER
 		(void)hash_remove(&w->by_instance, key);
 }
 
-static void peer_reset(struct peer *p)
+static void peer_reset(struct peer *p) ON_WORKER
 {
 	uint32_t generation = p->generation + 1;
 	uint32_t slot = p->slot;
@@ -149,12 +149,15 @@ static void peer_reset(struct peer *p)
 	list_init(&p->outbox);
 	list_init(&p->talk_link);
 	list_init(&p->parts_done);
+	list_init(&p->retires_asked);
+	list_init(&p->retires_heard);
 	list_init(&p->retires);
 	list_init(&p->retires_wait);
 	list_init(&p->retires_confirming);
 	list_init(&p->retires_told);
 	list_init(&p->doubts);
 	hash_init(&p->parts, worker_random(w));
+	hash_init(&p->by_region, w->by_instance.seed);
 	for (uint32_t i = 0; i < WIRE_MAX_PATHS; i++) {
 		p->path[i].context.kind = CONTEXT_PATH;
 		p->path[i].peer = p;
@@ -361,6 +364,7 @@ void peer_free(struct worker *w, struct peer *p)
 		w->self_peer = NULL;
 	ASSERT(list_empty(&p->remotes) && list_empty(&p->sends) && list_empty(&p->pending));
 	peer_unindex(w, p);
+	hash_fini(&p->by_region);
 	list_remove(&p->link);
 	LIST_FOR_EACH(it, &w->peers) {
 		struct peer *q = LIST_ENTRY(it, struct peer, link);

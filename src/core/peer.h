@@ -137,6 +137,7 @@ struct peer {
 	struct list pending;    /* legs to post */
 	struct list ready_link; /* worker.ready */
 	struct list remotes;    /* remote_mr.link */
+	struct hash by_region;  /* slot and generation -> one of the handles of that region */
 	struct list owed_acks;  /* revocations to acknowledge once the paths are drained */
 	uint32_t owed_count;
 	bool draining;
@@ -162,11 +163,13 @@ struct peer {
 	struct hash parts;      /* op_seq -> struct part * */
 	struct list parts_done; /* unused entries */
 	uint64_t op_seq;
-	struct list retires; /* the peer's requests that wait for our writes */
+	struct list retires_asked; /* our questions that it has not answered */
+	struct list retires_heard; /* answered, until as much is counted here */
+	struct list retires;       /* its questions that are not answered: retire_request.of_peer */
 	struct list retires_wait;       /* unordered: for the next CONFIRM */
 	struct list retires_confirming; /* for the one under way */
 	struct list retires_told; /* answered, until the peer has counted as much */
-	uint32_t retire_count;    /* in both lists */
+	uint32_t retire_count;    /* its questions, in all lists */
 
 	wimm_status cause;
 	uint32_t vendor_code;
@@ -201,6 +204,7 @@ struct wimm_remote_mr {
 	/* Owned by the worker. */
 	struct peer *peer;
 	struct list link;    /* peer.remotes */
+	struct list same;    /* the other handles of this region */
 	struct list waiting; /* legs, until the owner has said that the region stands, and those
 			      * that wait for a stream */
 	uint32_t refs;       /* legs of operations that have not settled */

@@ -116,11 +116,52 @@ void remote_leg_go(struct worker *w, struct leg *leg)
 	post_leg_ready(w, leg, true);
 }
 
+/* --- the handles of one region: a ring, of which peer.by_region has one --- */
+
+static uint64_t region_key(uint32_t slot, uint32_t generation)
+{
+	return (uint64_t)slot << 32 | generation;
+}
+
+static struct wimm_remote_mr *ring_find(const struct peer *p, uint32_t slot, uint32_t generation)
+{
+	return hash_find_ptr(&p->by_region, region_key(slot, generation));
+}
+
+static struct wimm_remote_mr *ring_next(const struct wimm_remote_mr *r)
+{
+	return LIST_ENTRY(r->same.next, struct wimm_remote_mr, same);
+}
+
+static wimm_status ring_join(struct peer *p, struct wimm_remote_mr *r)
+{
+	struct wimm_remote_mr *first = ring_find(p, r->region_slot, r->region_generation);
+
+	list_init(&r->same);
+	if (first == NULL)
+		return hash_insert_ptr(&p->by_region,
+		                       region_key(r->region_slot, r->region_generation), r);
+	list_push_back(&first->same, &r->same);
+	return WIMM_OK;
+}
+
+static void ring_leave(struct peer *p, struct wimm_remote_mr *r)
+{
+	uint64_t key = region_key(r->region_slot, r->region_generation);
+
+	if (list_empty(&r->same))
+		(void)hash_remove(&p->by_region, key);
+	else /* in its place, so that nothing is allocated */
+		ASSERT(hash_insert_ptr(&p->by_region, key, ring_next(r)) == WIMM_OK);
+	list_remove(&r->same);
+}
+
 static void remote_free(struct worker *w, struct wimm_remote_mr *r) ON_WORKER
 {
 	struct region_table *t = &w->engine->regions;
 	struct peer *p = r->peer;
 
+	ring_leave(p, r);
 	list_remove(&r->link);
 	r->peer = NULL;
 	set_state(r, REMOTE_FREE);
@@ -132,30 +173,31 @@ static void remote_free(struct worker *w, struct wimm_remote_mr *r) ON_WORKER
 static void revoke_ack(struct worker *w, struct wimm_remote_mr *r) ON_WORKER
 {
 	r->revoke_owed = false;
-	LIST_FOR_EACH(it, &r->peer->remotes) { /* the same region may have several handles */
-		struct wimm_remote_mr *q = LIST_ENTRY(it, struct wimm_remote_mr, link);
-
-		if (q->revoke_owed && q->region_slot == r->region_slot &&
-		    q->region_generation == r->region_generation)
+	for (struct wimm_remote_mr *q = ring_next(r); q != r; q = ring_next(q))
+		if (q->revoke_owed)
 			return;
-	}
 	drain_ack(w, r->peer, r->region_slot, r->region_generation);
 }
 
-void remote_leg_done(struct worker *w, struct leg *leg)
+/* One reference less. */
+static void let_go(struct worker *w, struct wimm_remote_mr *r) ON_WORKER
 {
-	struct wimm_remote_mr *r = leg->dst;
-
-	if (!leg->held)
-		return;
-	leg->held = false;
 	DASSERT(r->refs != 0);
 	if (--r->refs != 0)
 		return;
 	if (r->revoke_owed)
 		revoke_ack(w, r);
-	if (r->closing && r->refs == 0)
+	/* Unless the peer was lost over it, and with it the handle. */
+	if (r->closing && r->refs == 0 && state_of(r) != REMOTE_FREE)
 		remote_free(w, r);
+}
+
+void remote_leg_done(struct worker *w, struct leg *leg)
+{
+	if (!leg->held)
+		return;
+	leg->held = false;
+	let_go(w, leg->dst);
 }
 
 void remote_peer_up(struct worker *w, struct peer *p)
@@ -187,12 +229,8 @@ static void hold_all(struct peer *p)
 
 static void release_all(struct worker *w, struct peer *p) ON_WORKER
 {
-	LIST_FOR_EACH(it, &p->remotes) {
-		struct wimm_remote_mr *r = LIST_ENTRY(it, struct wimm_remote_mr, link);
-
-		if (--r->refs == 0 && r->closing)
-			remote_free(w, r); /* itself only */
-	}
+	LIST_FOR_EACH(it, &p->remotes)
+		let_go(w, LIST_ENTRY(it, struct wimm_remote_mr, link)); /* frees itself only */
 }
 
 void remote_stop(struct worker *w, struct peer *p, wimm_status status, const char *text)
@@ -216,27 +254,46 @@ void remote_peer_down(struct worker *w, struct peer *p)
 	release_all(w, p);
 }
 
-/* The owner ends a region: nothing new is posted, then it hears that all has drained. */
-static void on_revoke(struct worker *w, struct peer *p, const struct wire_msg *m) ON_WORKER
+/* --- what the owner says --- */
+
+/* Do something to all handles of the region that a message names. Returns whether it says yes for
+ * any of them. */
+static bool each_handle(struct worker *w, struct peer *p, const struct wire_msg *m,
+                        bool (*act)(struct worker *w, struct wimm_remote_mr *r,
+                                    const struct wire_msg *m)) ON_WORKER
 {
-	bool in_use = false;
+	struct wimm_remote_mr *first = ring_find(p, m->u.mr.region_slot, m->u.mr.generation);
+	struct wimm_remote_mr *r = first, *next;
+	bool any = false;
 
-	hold_all(p);
-	LIST_FOR_EACH(it, &p->remotes) {
-		struct wimm_remote_mr *r = LIST_ENTRY(it, struct wimm_remote_mr, link);
-
-		if (r->region_slot != m->u.mr.region_slot ||
-		    r->region_generation != m->u.mr.generation)
-			continue;
-		set_state(r, REMOTE_REVOKED);
-		fail_waiting(w, r, WIMM_E_REVOKED, "the peer has deregistered the region");
-		post_fail_region(w, r);
-		r->revoke_owed = r->refs > 1;
-		in_use = in_use || r->revoke_owed;
+	if (first == NULL)
+		return false;
+	do {
+		r->refs++;
+		r = ring_next(r);
+	} while (r != first);
+	do {
+		any = act(w, r, m) || any;
+		r = ring_next(r);
+	} while (r != first);
+	for (r = ring_next(first); r != first; r = next) {
+		next = ring_next(r);
+		let_go(w, r);
 	}
-	release_all(w, p);
-	if (!in_use)
-		drain_ack(w, p, m->u.mr.region_slot, m->u.mr.generation);
+	let_go(w, first);
+	return any;
+}
+
+/* The region ends: nothing new is posted. Returns whether something is under way. */
+static bool revoke(struct worker *w, struct wimm_remote_mr *r, const struct wire_msg *m) ON_WORKER
+{
+	(void)m;
+	set_state(r, REMOTE_REVOKED);
+	fail_waiting(w, r, WIMM_E_REVOKED, "the peer has deregistered the region");
+	if (r->refs > 1)
+		post_fail_region(w, r);
+	r->revoke_owed = r->refs > 1; /* its owner hears when the last of it has drained */
+	return r->revoke_owed;
 }
 
 /* Waiting for the owner's answer alone. */
@@ -248,35 +305,31 @@ static struct leg *first_ready(struct wimm_remote_mr *r)
 	return NULL;
 }
 
-static void on_state(struct worker *w, struct peer *p, const struct wire_msg *m) ON_WORKER
+/* The owner has said whether the region stands. */
+static bool checked(struct worker *w, struct wimm_remote_mr *r, const struct wire_msg *m) ON_WORKER
 {
-	hold_all(p);
-	LIST_FOR_EACH(it, &p->remotes) {
-		struct wimm_remote_mr *r = LIST_ENTRY(it, struct wimm_remote_mr, link);
-		struct leg *leg;
+	struct leg *leg;
 
-		if (r->region_slot != m->u.mr.region_slot ||
-		    r->region_generation != m->u.mr.generation || state_of(r) != REMOTE_NEW)
-			continue;
-		if (m->u.mr.status != WIMM_OK) {
-			set_state(r, REMOTE_REVOKED);
-			fail_waiting(w, r, WIMM_E_REVOKED,
-			             "the peer does not know the region: it was deregistered");
-			continue;
-		}
-		set_state(r, REMOTE_VALID);
-		while (state_of(r) == REMOTE_VALID && (leg = first_ready(r)) != NULL)
-			remote_leg_go(w, leg);
+	if (state_of(r) != REMOTE_NEW)
+		return false;
+	if (m->u.mr.status != WIMM_OK) {
+		set_state(r, REMOTE_REVOKED);
+		fail_waiting(w, r, WIMM_E_REVOKED,
+		             "the peer does not know the region: it was deregistered");
+		return false;
 	}
-	release_all(w, p);
+	set_state(r, REMOTE_VALID);
+	while (state_of(r) == REMOTE_VALID && (leg = first_ready(r)) != NULL)
+		remote_leg_go(w, leg);
+	return false;
 }
 
 void remote_message(struct worker *w, struct peer *p, const struct wire_msg *m)
 {
-	if (m->type == WIRE_REVOKE)
-		on_revoke(w, p, m);
-	else
-		on_state(w, p, m);
+	if (m->type != WIRE_REVOKE)
+		(void)each_handle(w, p, m, checked);
+	else if (!each_handle(w, p, m, revoke))
+		drain_ack(w, p, m->u.mr.region_slot, m->u.mr.generation);
 }
 
 void remote_close(struct worker *w, struct request *request)
@@ -358,6 +411,11 @@ static void open_on_worker(struct worker *w, void *arg) ON_WORKER
 	r->gpu = a->desc->kind == WIRE_MEMORY_CUDA;
 	r->card = a->desc->card;
 	memcpy(r->key, a->desc->key, sizeof(r->key));
+	if (ring_join(p, r) != WIMM_OK) {
+		w->engine->regions.remote_free[w->engine->regions.remote_free_count++] = r->slot;
+		a->status = WIMM_E_NOMEM;
+		return;
+	}
 	r->peer = p;
 	r->peer_id = peer_id(p);
 	r->refs = 0;

@@ -1,200 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Watermarks: what each side posted and counted on each path, and the two questions they answer:
- * has the receiver counted this (confirm), and can this value still come (retire)? */
+/* Can this value still come? Whoever counts asks every session, and is told what was posted once no
+ * write with the value is under way there; then it waits until as much is counted. Each question
+ * waits in one place for one thing, so that no number of them makes another one slower. */
 #include "core/engine.h"
 #include "core/marks.h"
 #include "core/recv.h"
 
 #include "base/alloc.h"
-#include "base/assert.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-void count_fill_marks(const struct peer *p, struct wire_msg *m, uint64_t id)
-{
-	memset(&m->u.marks, 0, sizeof(m->u.marks));
-	m->type = WIRE_HEARTBEAT;
-	m->u.marks.id = id;
-	m->u.marks.path_count = p->path_count;
-	for (uint32_t k = 0; k < p->path_count; k++) {
-		m->u.marks.path_seq[k] = p->path[k].seq;
-		m->u.marks.mark[k] = p->path[k].seen_marks;
-	}
-}
+/* --- the side that counts --- */
 
-void count_fill_posted(const struct peer *p, struct wire_msg *m, enum wire_type type, uint64_t id)
-{
-	count_fill_marks(p, m, id);
-	m->type = type;
-	for (uint32_t k = 0; k < p->path_count; k++)
-		m->u.marks.mark[k] = p->path[k].posted_marks;
-}
-
-/* Everything the peer posted before is counted here. A path, or a life of it, that is gone brings
- * nothing more. */
-static bool reached(const struct peer *p, const struct wire_marks *marks, bool lost_counts)
-{
-	for (uint32_t k = 0; k < p->path_count; k++) {
-		const struct path *path = &p->path[k];
-		bool same = path->seq == marks->path_seq[k];
-		bool over = path->seq > marks->path_seq[k] ||
-		            (path->state != PATH_UP && path->state != PATH_OPENING);
-
-		if ((same ? path->seen_marks : 0) < marks->mark[k] && !(over && lost_counts))
-			return false;
-	}
-	return true;
-}
-
-bool count_reached(const struct peer *p, const struct wire_marks *marks)
-{
-	return reached(p, marks, true);
-}
-
-/* What the peer says that it has counted: answers that it has reached need no repeating. */
-static void marks_heard(struct peer *p, const struct wire_msg *m);
-/* Answer the questions for which all that was posted is counted now. */
-static void retires_confirmed(struct worker *w, struct peer *p) ON_WORKER;
-
-/* --- confirm --- */
-
-#define CONFIRM_LOST_TEXT "acked, but a path was lost before the receiver confirmed"
-
-/* Lost paths are left out: nothing comes there any more, and their legs have failed. */
-static void confirm_say(struct worker *w, struct peer *p, uint64_t id) ON_WORKER
-{
-	struct wire_msg m;
-
-	count_fill_posted(p, &m, WIRE_CONFIRM, id);
-	for (uint32_t k = 0; k < p->path_count; k++)
-		if (p->path[k].state != PATH_UP)
-			m.u.marks.mark[k] = 0;
-	session_say(w, p, &m);
-}
-
-void confirm_last(struct worker *w, struct peer *p)
-{
-	confirm_say(w, p, ++w->next_id); /* nobody waits for the answer */
-}
-
-static void confirm_send(struct worker *w, struct peer *p) ON_WORKER
-{
-	if (p->confirm_id != 0 || p->state != PEER_UP ||
-	    (list_empty(&p->confirms) && list_empty(&p->retires_wait)))
-		return;
-	list_splice_back(&p->confirming, &p->confirms);
-	list_splice_back(&p->retires_confirming, &p->retires_wait);
-	p->confirm_id = ++w->next_id;
-	p->hold = !p->ordered;
-	confirm_say(w, p, p->confirm_id);
-}
-
-/* A path it was posted on is gone: what was acked there may never be counted. */
-static bool used_lost_path(const struct peer *p, const struct leg *leg)
-{
-	for (uint32_t k = 0; k < p->path_count; k++)
-		if ((leg->used >> k & 1) != 0 && !path_stood(&p->path[k], leg))
-			return true;
-	return false;
-}
-
-void count_confirm(struct worker *w, struct leg *leg)
-{
-	struct peer *p = leg->dst->peer;
-
-	if (p->state != PEER_UP) {
-		op_fail(leg->op, p->cause, peer_id(p), "%s", p->text);
-		post_leg_confirmed(w, leg);
-		return;
-	}
-	if (used_lost_path(p, leg)) {
-		op_fail(leg->op, WIMM_E_PATH_LOST, peer_id(p), CONFIRM_LOST_TEXT);
-		post_leg_confirmed(w, leg);
-		return;
-	}
-	leg->state = LEG_CONFIRMING;
-	list_push_back(&p->confirms, &leg->link);
-	confirm_send(w, p);
-}
-
-static void confirm_end(struct worker *w, struct peer *p)
-{
-	p->confirm_id = 0;
-	if (p->hold) {
-		p->hold = false;
-		post_peer_room(w, p);
-	}
-}
-
-void confirm_heard(struct worker *w, struct peer *p, const struct wire_msg *m)
-{
-	marks_heard(p, m);
-	if (m->u.marks.id == 0 || m->u.marks.id != p->confirm_id)
-		return;
-	retires_confirmed(w, p);
-	confirm_end(w, p);
-	while (!list_empty(&p->confirming))
-		post_leg_confirmed(w, LIST_ENTRY(list_pop_front(&p->confirming), struct leg, link));
-	confirm_send(w, p);
-}
-
-void confirm_path_lost(struct worker *w, struct peer *p)
-{
-	struct list legs;
-
-	confirm_end(w, p);
-	list_init(&legs);
-	list_splice_back(&legs, &p->confirming);
-	list_splice_back(&legs, &p->confirms);
-	list_splice_back(&p->retires_wait, &p->retires_confirming);
-	while (!list_empty(&legs)) {
-		struct leg *leg = LIST_ENTRY(legs.next, struct leg, link);
-
-		if (used_lost_path(p, leg)) {
-			post_fail_leg(w, leg, WIMM_E_PATH_LOST, CONFIRM_LOST_TEXT);
-			continue;
-		}
-		list_remove(&leg->link);
-		list_push_back(&p->confirms, &leg->link);
-	}
-	confirm_send(w, p);
-}
-
-void confirm_answer(struct worker *w, struct peer *p)
-{
-	struct wire_msg m;
-	uint64_t id = p->asked.id;
-
-	if (id == 0 || !reached(p, &p->asked, false))
-		return;
-	p->asked.id = 0;
-	count_fill_marks(p, &m, id);
-	session_say(w, p, &m);
-}
-
-void confirm_asked(struct worker *w, struct peer *p, const struct wire_msg *m)
-{
-	if (m->u.marks.path_count != p->path_count) {
-		peer_down(w, p, WIMM_E_PROTOCOL, 0, "watermarks of another number of paths");
-		return;
-	}
-	p->asked = m->u.marks;
-	confirm_answer(w, p);
-}
-
-void confirm_peer_down(struct peer *p)
-{
-	p->confirm_id = 0;
-	p->asked.id = 0;
-	p->hold = false;
-}
-
-/* --- retire: the side that counts --- */
-
-/* One session that has not said yet that a value is done with. */
+/* One session that was asked whether a value is done with. */
 struct retire_wait {
+	struct list link; /* peer.retires_asked, then peer.retires_heard until as much is counted */
+	struct op *op;
 	struct peer *peer; /* NULL: done */
-	bool heard;
+	uint32_t slot;     /* the peer's: they are sorted by it */
 	struct wire_marks marks;
 };
 
@@ -210,76 +34,119 @@ static void retire_finish(struct worker *w, struct op *op) ON_WORKER
 	op_settle(w, op);
 }
 
-static void wait_check(struct op *op, struct retire_wait *r)
+static void wait_end(struct retire_wait *r)
 {
-	if (r->peer == NULL || !r->heard || !reached(r->peer, &r->marks, true))
-		return;
+	list_remove(&r->link);
 	r->peer = NULL;
-	op->retire.left--;
+	r->op->retire.left--;
+}
+
+static int by_slot(const void *a, const void *b)
+{
+	const struct retire_wait *x = a, *y = b;
+
+	return x->slot < y->slot ? -1 : x->slot > y->slot;
+}
+
+/* Whom to ask, in the order of their slots. False: no memory. */
+static bool waits_plan(struct worker *w, struct op *op) ON_WORKER
+{
+	uint32_t count = 0;
+
+	LIST_FOR_EACH(it, &w->peers)
+		count++;
+	op->retire.wait_count = 0;
+	op->retire.waits = mem_calloc(count + 1, sizeof(*op->retire.waits));
+	if (op->retire.waits == NULL) {
+		op_fail(op, WIMM_E_NOMEM, 0, "no memory to ask %u peers", count);
+		return false;
+	}
+	LIST_FOR_EACH(it, &w->peers) {
+		struct peer *p = LIST_ENTRY(it, struct peer, link);
+		struct retire_wait *r = &op->retire.waits[op->retire.wait_count];
+
+		if (p->alias != NULL || p->state == PEER_DOWN || p->ctl == NULL ||
+		    p->path_count == 0)
+			continue;
+		r->op = op;
+		r->peer = p;
+		r->slot = p->slot;
+		op->retire.wait_count++;
+	}
+	qsort(op->retire.waits, op->retire.wait_count, sizeof(*op->retire.waits), by_slot);
+	return true;
 }
 
 void retire_start(struct worker *w, struct op *op)
 {
 	struct wire_msg m = { .type = WIRE_RETIRE };
-	uint32_t count = 0;
 
 	list_push_back(&w->retires, &op->wait_link);
-	LIST_FOR_EACH(it, &w->peers)
-		count++;
-	op->retire.id = ++w->next_id;
-	op->retire.left = 1; /* held while the messages go out */
-	op->retire.wait_count = 0;
-	op->retire.waits = mem_calloc(count + 1, sizeof(*op->retire.waits));
-	if (op->retire.waits == NULL) {
-		op_fail(op, WIMM_E_NOMEM, 0, "no memory to ask %u peers", count);
-		op->retire.left = 0;
+	op->retire.left = 0;
+	if (!waits_plan(w, op)) {
 		retire_finish(w, op);
 		return;
 	}
-	m.u.retire.id = op->retire.id;
+	m.u.retire.id = op_id(op);
 	m.u.retire.imm = op->imm;
-	LIST_FOR_EACH(it, &w->peers) {
-		struct peer *p = LIST_ENTRY(it, struct peer, link);
+	for (uint32_t i = 0; i < op->retire.wait_count; i++) {
+		struct retire_wait *r = &op->retire.waits[i];
 
-		if (p->alias != NULL || p->state == PEER_DOWN || p->ctl == NULL ||
-		    p->path_count == 0)
-			continue;
-		op->retire.waits[op->retire.wait_count++].peer = p;
+		list_push_back(&r->peer->retires_asked, &r->link);
 		op->retire.left++;
-		session_say(w, p, &m);
 	}
+	op->retire.left++; /* held while the messages go out */
+	for (uint32_t i = 0; i < op->retire.wait_count; i++)
+		if (op->retire.waits[i].peer != NULL)
+			session_say(w, op->retire.waits[i].peer, &m);
 	op->retire.left--;
 	retire_finish(w, op);
 }
 
+/* What a peer says that it has posted only grows from one answer to the next, so where the first
+ * has not come none behind it has. */
 void retire_arrived(struct worker *w, struct peer *p)
 {
-	LIST_FOR_EACH(it, &w->retires) {
-		struct op *op = LIST_ENTRY(it, struct op, wait_link);
+	while (!list_empty(&p->retires_heard)) {
+		struct retire_wait *r =
+			LIST_ENTRY(p->retires_heard.next, struct retire_wait, link);
+		struct op *op = r->op;
 
-		for (uint32_t i = 0; i < op->retire.wait_count; i++)
-			if (op->retire.waits[i].peer == p)
-				wait_check(op, &op->retire.waits[i]);
+		if (!count_reached(p, &r->marks))
+			return;
+		wait_end(r);
 		retire_finish(w, op);
 	}
 }
 
+/* The question that an answer is to; NULL: none of ours that is open. */
+static struct retire_wait *wait_find(struct worker *w, const struct peer *p, uint64_t id) ON_WORKER
+{
+	struct op *op = op_by_id(w, id);
+	struct retire_wait key = { .slot = p->slot }, *r;
+
+	if (op == NULL || op_id(op) != id || op->kind != OP_RETIRE || !op->started ||
+	    op->retire.wait_count == 0)
+		return NULL;
+	r = bsearch(&key, op->retire.waits, op->retire.wait_count, sizeof(key), by_slot);
+	return r != NULL && r->peer == p ? r : NULL;
+}
+
 void retire_heard(struct worker *w, struct peer *p, const struct wire_msg *m)
 {
-	LIST_FOR_EACH(it, &w->retires) {
-		struct op *op = LIST_ENTRY(it, struct op, wait_link);
+	struct retire_wait *r = wait_find(w, p, m->u.marks.id);
 
-		if (op->retire.id != m->u.marks.id)
-			continue;
-		for (uint32_t i = 0; i < op->retire.wait_count; i++) {
-			struct retire_wait *r = &op->retire.waits[i];
+	if (r == NULL || m->u.marks.path_count != p->path_count)
+		return;
+	r->marks = m->u.marks;
+	list_remove(&r->link); /* an answer may be given anew, with less */
+	if (count_reached(p, &r->marks)) {
+		struct op *op = r->op;
 
-			if (r->peer != p || m->u.marks.path_count != p->path_count)
-				continue;
-			r->heard = true;
-			r->marks = m->u.marks;
-		}
-		break;
+		wait_end(r);
+		retire_finish(w, op);
+	} else {
+		list_push_back(&p->retires_heard, &r->link);
 	}
 	retire_arrived(w, p);
 }
@@ -287,17 +154,37 @@ void retire_heard(struct worker *w, struct peer *p, const struct wire_msg *m)
 void retire_cancel(struct worker *w, struct op *op, wimm_status status, const char *text)
 {
 	op_fail(op, status, 0, "%s; %u peers had not answered", text, op->retire.left);
-	op->retire.left = 0;
+	for (uint32_t i = 0; i < op->retire.wait_count; i++)
+		if (op->retire.waits[i].peer != NULL)
+			wait_end(&op->retire.waits[i]);
 	retire_finish(w, op);
 }
 
-/* --- retire: the side that writes --- */
+static void waits_peer_down(struct worker *w, struct peer *p) ON_WORKER
+{
+	list_splice_back(&p->retires_heard, &p->retires_asked);
+	while (!list_empty(&p->retires_heard)) {
+		struct retire_wait *r =
+			LIST_ENTRY(p->retires_heard.next, struct retire_wait, link);
+		struct op *op = r->op;
+
+		wait_end(r);
+		retire_finish(w, op);
+	}
+}
+
+/* --- the side that writes --- */
 
 /* Questions of one peer that are held. */
 #define RETIRES_MAX 65536
 
+/* A question lies in worker.retires_new, to be looked at, waits for something else (a callback in
+ * worker.retires_behind, an operation in the ring that its `asking` begins), or is answered. */
 struct retire_request {
-	struct list link; /* peer.retires until answered, then peer.retires_told */
+	struct list link;    /* there; then in peer.retires_told and the like */
+	struct list of_peer; /* peer.retires, until answered */
+	struct peer *peer;
+	struct op *behind; /* the operation that it waits for */
 	uint64_t id;
 	uint32_t imm;
 	uint64_t handed_out; /* messages that came before it: callbacks run in that order */
@@ -319,35 +206,36 @@ void retire_asked(struct worker *w, struct peer *p, const struct wire_msg *m)
 		return;
 	}
 	p->retire_count++;
+	r->peer = p;
 	r->id = m->u.retire.id;
 	r->imm = m->u.retire.imm;
 	r->handed_out = w->handed_out;
-	list_push_back(&p->retires, &r->link);
-	w->retire_requests++;
+	list_push_back(&w->retires_new, &r->link);
+	list_push_back(&p->retires, &r->of_peer);
 }
 
-static void marks_heard(struct peer *p, const struct wire_msg *m)
+/* Answers are told in the order of what was posted: once one is not counted none behind it is. */
+void retire_marks_heard(struct peer *p, const struct wire_msg *m)
 {
 	if (m->u.marks.path_count != p->path_count)
 		return;
-	LIST_FOR_EACH(it, &p->retires_told) {
-		struct retire_request *r = LIST_ENTRY(it, struct retire_request, link);
-		bool all = true;
+	while (!list_empty(&p->retires_told)) {
+		struct retire_request *r =
+			LIST_ENTRY(p->retires_told.next, struct retire_request, link);
 
 		for (uint32_t k = 0; k < p->path_count; k++)
-			all = all && (p->path[k].state != PATH_UP ||
-			              p->path[k].seq != r->marks.path_seq[k] ||
-			              m->u.marks.path_seq[k] > r->marks.path_seq[k] ||
-			              m->u.marks.mark[k] >= r->marks.mark[k]);
-		if (!all)
-			continue;
+			if (p->path[k].state == PATH_UP &&
+			    p->path[k].seq == r->marks.path_seq[k] &&
+			    m->u.marks.path_seq[k] <= r->marks.path_seq[k] &&
+			    m->u.marks.mark[k] < r->marks.mark[k])
+				return;
 		list_remove(&r->link);
 		mem_free(r);
 		p->retire_count--;
 	}
 }
 
-static void retires_confirmed(struct worker *w, struct peer *p) ON_WORKER
+void retire_confirmed(struct worker *w, struct peer *p)
 {
 	while (!list_empty(&p->retires_confirming)) {
 		struct list *link = list_pop_front(&p->retires_confirming);
@@ -361,18 +249,67 @@ static void retires_confirmed(struct worker *w, struct peer *p) ON_WORKER
 	}
 }
 
-static bool under_way(const struct worker *w, const struct peer *p, uint32_t imm)
+/* A write with this value to this peer that has not settled. */
+static struct op *under_way(struct worker *w, const struct peer *p, uint32_t imm) ON_WORKER
 {
-	LIST_FOR_EACH(it, (struct list *)(uintptr_t)&w->ops_started) {
-		const struct op *op = LIST_ENTRY(it, struct op, link);
+	/* Most often there is none of that value, to anybody. */
+	if (*retire_imm_ops(w, imm) == 0)
+		return NULL;
+	LIST_FOR_EACH(it, &w->ops_started) {
+		struct op *op = LIST_ENTRY(it, struct op, link);
 
 		if (op->kind > OP_SCATTER || (op->flags & WIMM_IMM) == 0 || op->imm != imm)
 			continue;
 		for (uint32_t i = 0; i < op->leg_count; i++)
 			if (op->legs[i].held && op->legs[i].dst->peer == p)
-				return true;
+				return op;
 	}
-	return false;
+	return NULL;
+}
+
+static void wait_behind(struct retire_request *r, struct op *op)
+{
+	r->behind = op;
+	if (op->asking == NULL)
+		op->asking = r;
+	else
+		list_push_back(&op->asking->link, &r->link);
+}
+
+/* Wherever it waits. */
+static void request_unlink(struct retire_request *r)
+{
+	struct op *op = r->behind;
+
+	if (op != NULL && op->asking == r)
+		op->asking = list_empty(&r->link) ? NULL
+		                                  : LIST_ENTRY(r->link.next,
+		                                               struct retire_request, link);
+	r->behind = NULL;
+	list_remove(&r->link);
+}
+
+void retire_op_done(struct worker *w, struct op *op)
+{
+	while (op->asking != NULL) {
+		struct retire_request *r = op->asking;
+
+		request_unlink(r);
+		list_push_back(&w->retires_new, &r->link);
+	}
+}
+
+void retire_handed_back(struct worker *w)
+{
+	while (!list_empty(&w->retires_behind)) {
+		struct retire_request *r =
+			LIST_ENTRY(w->retires_behind.next, struct retire_request, link);
+
+		if (r->handed_out > w->handed_back)
+			return; /* nor have those that came later */
+		request_unlink(r);
+		list_push_back(&w->retires_new, &r->link);
+	}
 }
 
 static void retire_tell(struct worker *w, struct peer *p, struct retire_request *r) ON_WORKER
@@ -385,37 +322,50 @@ static void retire_tell(struct worker *w, struct peer *p, struct retire_request 
 	session_say(w, p, &m);
 }
 
+static void answer(struct worker *w, struct retire_request *r) ON_WORKER
+{
+	struct peer *p = r->peer;
+	struct op *op;
+
+	/* What a message before it said is done, too: perhaps to stop writing. */
+	if (r->handed_out > w->handed_back) {
+		list_push_back(&w->retires_behind, &r->link);
+		return;
+	}
+	op = under_way(w, p, r->imm);
+	if (op != NULL) {
+		wait_behind(r, op);
+		return;
+	}
+	list_remove(&r->of_peer);
+	if (p->ordered || p->state != PEER_UP) /* nothing is posted */
+		retire_tell(w, p, r);
+	else
+		list_push_back(&p->retires_wait, &r->link);
+}
+
 /* Called when the inbox is empty, so that what was accepted before the question counts. Without
  * order a later write may be counted in place of an earlier one, so there the answer waits until
  * all that was posted is counted, which holds later ones back. */
 void retire_answer(struct worker *w)
 {
-	LIST_FOR_EACH(it, &w->peers) {
-		struct peer *p = LIST_ENTRY(it, struct peer, link);
+	struct peer *last = NULL;
 
-		LIST_FOR_EACH(jt, &p->retires) {
-			struct retire_request *r = LIST_ENTRY(jt, struct retire_request, link);
+	while (!list_empty(&w->retires_new)) {
+		struct list *link = list_pop_front(&w->retires_new);
+		struct retire_request *r = LIST_ENTRY(link, struct retire_request, link);
 
-			/* What a message before it said is done, too: perhaps to stop writing. */
-			if (under_way(w, p, r->imm) || w->handed_back < r->handed_out)
-				continue;
-			list_remove(&r->link);
-			w->retire_requests--;
-			if (p->ordered || p->state != PEER_UP) /* nothing is posted */
-				retire_tell(w, p, r);
-			else
-				list_push_back(&p->retires_wait, &r->link);
-			if (p->state == PEER_DOWN)
-				break; /* its requests are gone */
-		}
-		confirm_send(w, p);
+		if (last != NULL && last != r->peer)
+			confirm_send(w, last);
+		last = r->peer;
+		answer(w, r);
 	}
+	if (last != NULL)
+		confirm_send(w, last);
 }
 
-void marks_lowered(struct worker *w, struct peer *p)
+void retire_tell_again(struct worker *w, struct peer *p)
 {
-	if (p->confirm_id != 0 && p->state == PEER_UP)
-		confirm_say(w, p, p->confirm_id);
 	LIST_FOR_EACH(it, &p->retires_told) {
 		struct retire_request *r = LIST_ENTRY(it, struct retire_request, link);
 		struct wire_msg m;
@@ -435,20 +385,13 @@ void retire_peer_down(struct worker *w, struct peer *p)
 	while (!list_empty(&p->retires_told))
 		mem_free(LIST_ENTRY(list_pop_front(&p->retires_told), struct retire_request, link));
 	while (!list_empty(&p->retires)) {
-		mem_free(LIST_ENTRY(list_pop_front(&p->retires), struct retire_request, link));
-		w->retire_requests--;
-	}
-	LIST_FOR_EACH(it, &w->retires) {
-		struct op *op = LIST_ENTRY(it, struct op, wait_link);
+		struct retire_request *r = LIST_ENTRY(list_pop_front(&p->retires),
+		                                      struct retire_request, of_peer);
 
-		for (uint32_t i = 0; i < op->retire.wait_count; i++) {
-			if (op->retire.waits[i].peer != p)
-				continue;
-			op->retire.waits[i].peer = NULL;
-			op->retire.left--;
-		}
-		retire_finish(w, op);
+		request_unlink(r);
+		mem_free(r);
 	}
+	waits_peer_down(w, p);
 }
 
 wimm_status wimm_retire_imm(struct wimm_engine *engine, uint32_t imm,

@@ -212,12 +212,22 @@ static void op_finish(struct worker *w, struct op *op) ON_WORKER
 	deliver_push(w->engine, &op->delivery);
 }
 
+/* It carries immediates: whoever retires a value looks for such. */
+static bool counts(const struct op *op)
+{
+	return op->kind <= OP_SCATTER && (op->flags & WIMM_IMM) != 0;
+}
+
 void op_settle(struct worker *w, struct op *op)
 {
 	uint64_t old;
 
 	DASSERT(op->started);
 	op->started = false;
+	if (counts(op))
+		--*retire_imm_ops(w, op->imm);
+	if (op->asking != NULL)
+		retire_op_done(w, op);
 	timers_remove(&w->timers, op);
 	list_remove(&op->link);
 	if (list_linked(&op->wait_link))
@@ -280,6 +290,8 @@ void op_start(struct worker *w, struct op *op)
 	                                         : WIMM_OK;
 
 	op->started = true;
+	if (counts(op))
+		++*retire_imm_ops(w, op->imm);
 	list_push_back(&w->ops_started, &op->link);
 	if (op->deadline_ns != CLOCK_NEVER_NS)
 		timers_add(&w->timers, op);

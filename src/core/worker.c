@@ -73,8 +73,13 @@ static void fini_tables(struct worker *w) ON_WORKER
 	imm_close(w->imms);
 	idpool_fini(&w->op_pool);
 	timers_fini(&w->timers);
-	for (uint32_t i = 0; w->peer_slot != NULL && i < w->max_peers; i++)
-		mem_free(atomic_load_explicit(&w->peer_slot[i], memory_order_relaxed));
+	for (uint32_t i = 0; w->peer_slot != NULL && i < w->max_peers; i++) {
+		struct peer *p = atomic_load_explicit(&w->peer_slot[i], memory_order_relaxed);
+
+		if (p != NULL)
+			hash_fini(&p->by_region); /* handles may stay open until the end */
+		mem_free(p);
+	}
 	mem_free((void *)w->peer_slot);
 	mem_free(w->peer_free);
 	mem_free(w->scratch);
@@ -92,6 +97,8 @@ static void init_lists(struct worker *w)
 	list_init(&w->dead_ctls);
 	list_init(&w->ops_started);
 	list_init(&w->retires);
+	list_init(&w->retires_new);
+	list_init(&w->retires_behind);
 	list_init(&w->fences);
 	list_init(&w->afters);
 	list_init(&w->stage_peers);
@@ -364,7 +371,7 @@ bool worker_step(struct worker *w, uint64_t now_ns)
 	if (w->endings != 0 && w->polled_out)
 		session_endings(w);
 	/* Last: only what happens in a turn can make an answer due, so the worker may sleep. */
-	if (w->retire_requests != 0 && mpsc_empty_hint(&w->inbox))
+	if (!list_empty(&w->retires_new) && mpsc_empty_hint(&w->inbox))
 		retire_answer(w);
 	session_bury(w);
 	return done != 0;
@@ -396,7 +403,7 @@ uint64_t worker_next_ns(const struct worker *w)
 bool worker_may_sleep(const struct worker *w)
 {
 	return mpsc_empty_hint(&w->inbox) && list_empty(&w->ready) && w->polled_out &&
-	       list_empty(&w->stage_peers);
+	       list_empty(&w->stage_peers) && list_empty(&w->retires_new);
 }
 
 /* Announce sleep and look once more; false: there is something to do. */

@@ -68,7 +68,7 @@ struct worker {
 	uint32_t stranger_count OWNED;
 	struct list dead_ctls OWNED;
 	struct list ops_started OWNED;
-	struct list retires OWNED;
+	struct list retires OWNED;    /* operations; peers' questions: retires_new */
 	struct list fences OWNED;
 	struct list afters OWNED;       /* writes that wait for a stream: after.c */
 	uint64_t after_ns OWNED;        /* when to look at them next */
@@ -95,7 +95,9 @@ struct worker {
 	uint64_t endings_ns OWNED;      /* when to look at them next */
 	uint64_t chores_ns OWNED;       /* when the next thing is due that a peer has put off */
 	uint32_t sends_stuck OWNED;     /* peers whose ctl was full */
-	uint64_t retire_requests OWNED; /* peers' questions that are not answered */
+	struct list retires_new OWNED;    /* peers' questions to look at: retire.c */
+	struct list retires_behind OWNED; /* those that wait for callbacks, oldest first */
+	uint32_t imm_ops[1024] OWNED;     /* writes under way by value, modulo so many */
 	uint64_t handed_out OWNED;      /* receive buffers given to callbacks, ever */
 	uint64_t handed_back OWNED;     /* those whose callback has returned */
 	bool closing OWNED;
