@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define LEAVE_US 4000u
+
 uint32_t nic_number(uint32_t n, uint32_t nic)
 {
 	return (n + 1) * 10 + nic;
@@ -47,13 +49,23 @@ void node_leaves(struct run *run, uint32_t n)
 
 bool pair_lossless(const struct run *run, uint32_t a, uint32_t b)
 {
-	/* "late" acknowledges what may land behind the goodbye. */
-	return run->cfg.profile[0] == 'l' ? pair_clean(run, a, b) : !run->lossy[a][b];
+	return !run->lossy[a][b];
 }
 
 bool pair_clean(const struct run *run, uint32_t a, uint32_t b)
 {
 	return !run->dirty[a][b];
+}
+
+/* What a NIC over there has acknowledged may not be in place yet, and never is when its path ends
+ * before. A leaver waits for its peers to count it; one that does not wait loses it. */
+static void node_hurries(struct run *run, uint32_t n)
+{
+	if (run->cfg.profile[0] != 'l')
+		return;
+	say(run, "node %u has not waited for its peers", n);
+	for (uint32_t i = 0; i < run->nodes; i++)
+		run->lossy[n][i] = true;
 }
 
 /* --- peers --- */
@@ -292,6 +304,15 @@ static void groups_end(struct run *run, uint32_t n)
 			run->group[i].live = false;
 }
 
+/* Long enough for peers that listen, or so short that it may leave before they have heard. While it
+ * closes nothing thaws and no partition heals. */
+static uint64_t draw_leave_us(struct run *run)
+{
+	bool patient = run_now(run) >= run->blocked_until_ns && chance(run, 60);
+
+	return patient ? LEAVE_US : draw(run, 0, 600);
+}
+
 /* What is asked of it from now on is refused, and its callbacks ask for nothing more. */
 void node_close(struct run *run, uint32_t index)
 {
@@ -299,7 +320,7 @@ void node_close(struct run *run, uint32_t index)
 
 	say(run, "node %u closes", index);
 	n->closing = true;
-	n->closing_until_ns = n->killed ? 0 : run_now(run) + draw(run, 0, 600) * US;
+	n->closing_until_ns = n->killed ? 0 : run_now(run) + draw_leave_us(run) * US;
 	if (!run->ending) {
 		node_leaves(run, index);
 		if (n->frozen)
@@ -309,6 +330,8 @@ void node_close(struct run *run, uint32_t index)
 	patterns_node_down(run, index);
 	if (wimm_engine_close(&n->engine) != WIMM_OK || n->engine)
 		broken(run, "node %u cannot be closed", index);
+	if (!n->killed && !run->ending && run_now(run) >= n->closing_until_ns)
+		node_hurries(run, index);
 	for (uint32_t i = 0; i < n->pools; i++)
 		if (n->pool[i].back != n->pool[i].count)
 			broken(run, "node %u: %u of %u receive buffers came back", index,

@@ -74,6 +74,12 @@ static void kill_nic(struct run *run, uint32_t n, uint32_t silent)
 		       node->life);
 }
 
+static void block_until(struct run *run, uint64_t at_ns)
+{
+	if (at_ns > run->blocked_until_ns)
+		run->blocked_until_ns = at_ns;
+}
+
 static void thaw(struct run *run, uint32_t n, uint32_t life)
 {
 	struct node *node = &run->node[n];
@@ -101,6 +107,7 @@ void freeze(struct run *run, uint32_t n, uint32_t us)
 	sim_freeze(run->world, node->instance);
 	node->frozen = true;
 	node->frozen_ns = run_now(run);
+	block_until(run, run_now(run) + us * US);
 	run_at(run, run_now(run) + us * US, thaw, n, node->life);
 }
 
@@ -130,6 +137,7 @@ static void partition(struct run *run, uint32_t a, uint32_t us)
 			       nic_number(b, k));
 		}
 	}
+	block_until(run, run_now(run) + us * US);
 	run->node[a].frozen_ns = run->node[b].frozen_ns = run_now(run);
 }
 

@@ -131,7 +131,8 @@ static void check_slot(struct run *run, uint32_t index)
 	if (memcmp(at, want, s->len) == 0 && rec->state != REC_ABANDONED)
 		return;
 	if (rec->state == REC_SETTLED && rec->status == WIMM_OK &&
-	    pair_clean(run, rec->node, s->node))
+	    (pair_clean(run, rec->node, s->node) ||
+	     (s->group != NONE && pair_lossless(run, rec->node, s->node))))
 		broken(run, "node %u: rec %u is done and its bytes are not there", s->node, s->rec);
 	for (uint32_t i = 0; i < s->len; i++) {
 		if (at[i] != BYTE_POISON && (at[i] != want[i] || rec->state == REC_ABANDONED))

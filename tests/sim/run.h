@@ -175,6 +175,7 @@ struct run {
 	bool ending; /* the final cancels have begun */
 	uint32_t nodes;
 	struct node node[NODES_MAX];
+	uint64_t blocked_until_ns;        /* somebody is frozen or cut off */
 	uint32_t spoils;                  /* faults that excuse somebody, so far */
 	bool lossy[NODES_MAX][NODES_MAX]; /* the same, orderly goodbyes apart */
 	bool dirty[NODES_MAX][NODES_MAX]; /* a fault came between the two: losses are excused */
