@@ -10,12 +10,27 @@
 #include "base/assert.h"
 #include "base/log.h"
 #include "plat/clock.h"
+#include "plat/rand.h"
 
 #include <inttypes.h>
 #include <string.h>
 
 /* Before a peer that was busy is asked again. */
 #define BUSY_PAUSE_NS (2 * CLOCK_NS_PER_MS)
+/* So much of the time for a hello (1 / ANSWER_PART) whoever is at a peer's address has to answer
+ * ours before somebody else who says to be that peer is believed. */
+#define ANSWER_PART 8
+
+/* Whoever knows it has taken part in the session. */
+static uint64_t nonce_new(struct worker *w) ON_WORKER
+{
+	uint64_t nonce;
+
+	/* In a simulated world everything comes from its seed. */
+	if (w->engine->env.rng_seed != 0 || rand_bytes(&nonce, sizeof(nonce)) != WIMM_OK)
+		nonce = worker_random(w);
+	return nonce | 1;
+}
 
 static void fill_hello(struct worker *w, struct wire_msg *m, enum wire_type type, uint64_t nonce)
 	ON_WORKER
@@ -50,9 +65,11 @@ static bool dial(struct worker *w, struct peer *p) ON_WORKER
 		}
 		c->peer = p;
 		p->ctl = c;
-		p->nonce = worker_random(w) | 1;
+		p->nonce = nonce_new(w);
+		p->dialled_ns = w->now_ns;
 		w->hello_attempt++;
 		fill_hello(w, &m, WIRE_HELLO, p->nonce);
+		m.u.hello.former = p->former;
 		if (p->instance_known)
 			memcpy(m.u.hello.target, p->addr.instance, WIMM_INSTANCE_BYTES);
 		same_host_say(w, &m);
@@ -170,32 +187,55 @@ static void adopt_ctl(struct worker *w, struct peer *p, struct ctl *c) ON_WORKER
 	p->ctl = c;
 }
 
+/* The hello comes from the peer of this session, and not from somebody who knows its instance. */
+static bool hello_proven(const struct worker *w, const struct peer *p, const struct wire_msg *m)
+{
+	return w->engine->job_key.set || (m->u.hello.former != 0 && m->u.hello.former == p->nonce);
+}
+
+/* A hello while our own is under way to that peer. */
+static bool hello_crossing(struct worker *w, struct ctl *c, const struct wire_msg *m,
+                           struct peer *p) ON_WORKER
+{
+	const uint8_t *own = w->engine->self.instance;
+
+	if (!p->awaiting_hello && memcmp(own, m->u.hello.self.instance, WIMM_INSTANCE_BYTES) < 0) {
+		refuse(w, c, m, WIMM_AGAIN);
+		return false;
+	}
+	/* Whoever is at its address says first whether this is its own. */
+	if (!p->awaiting_hello && !w->engine->job_key.set &&
+	    w->now_ns - p->dialled_ns < w->hello_timeout_ns / ANSWER_PART) {
+		refuse(w, c, m, WIMM_E_BUSY);
+		return false;
+	}
+	/* Its hello wins: the peer carries on with that channel. */
+	if (p->ctl != NULL)
+		session_ctl_drop(w, p->ctl, false);
+	p->ctl = NULL;
+	p->initiator = false;
+	return true;
+}
+
 /* A hello of an instance that has a session here, or will have. True: it may go on as a new one. */
 static bool hello_known(struct worker *w, struct ctl *c, const struct wire_msg *m, struct peer *p)
 	ON_WORKER
 {
-	const uint8_t *own = w->engine->self.instance;
-	bool ours = p->state == PEER_CONNECTING && p->initiator && p->path_count == 0;
-
-	if (ours && !p->awaiting_hello &&
-	    memcmp(own, m->u.hello.self.instance, WIMM_INSTANCE_BYTES) < 0) {
-		refuse(w, c, m, WIMM_AGAIN);
-		return false;
-	}
-	if (ours) { /* its hello wins: the peer carries on with that channel */
-		if (p->ctl != NULL)
-			session_ctl_drop(w, p->ctl, false);
-		p->ctl = NULL;
-		p->initiator = false;
-		return true;
-	}
+	if (p->state == PEER_CONNECTING && p->initiator && p->path_count == 0)
+		return hello_crossing(w, c, m, p);
 	if (m->u.hello.attempt <= p->attempt) {
 		/* From before the session that stands, held up on the way: nobody waits for it. */
 		refuse(w, c, m, WIMM_AGAIN);
 		return false;
 	}
-	/* All that it sent before is read first, so it has to ask again. */
-	peer_ending(w, p, true, WIMM_E_PEER_LOST, 0, "it lost its end of the session");
+	/* All that it sent before is read first, so it has to ask again. Without a proof only the
+	 * session's own channel says whether it is over. */
+	if (hello_proven(w, p, m))
+		peer_ending(w, p, true, WIMM_E_PEER_LOST, 0, "it lost its end of the session");
+	else
+		session_knock(w, p);
+	LOG_INFO("peer %" PRIx64 ": another channel says that its session is over%s", peer_id(p),
+	         hello_proven(w, p, m) ? "" : ", without proof");
 	refuse(w, c, m, WIMM_E_BUSY);
 	return false;
 }
@@ -310,6 +350,21 @@ static void learn_instance(struct worker *w, struct peer *p, const uint8_t *inst
 	hello_redial(w, p);
 }
 
+/* Of the last session with this instance that stood. */
+static uint64_t former_nonce(struct worker *w, const struct peer *p) ON_WORKER
+{
+	uint64_t nonce = 0;
+
+	LIST_FOR_EACH(it, &w->peers) {
+		const struct peer *q = LIST_ENTRY(it, struct peer, link);
+
+		if (q->state == PEER_DOWN && q->agreed && q->alias == NULL &&
+		    memcmp(q->addr.instance, p->addr.instance, WIMM_INSTANCE_BYTES) == 0)
+			nonce = q->nonce;
+	}
+	return nonce;
+}
+
 static void ack_refused(struct worker *w, struct peer *p, const struct wire_msg *m) ON_WORKER
 {
 	wimm_status why = m->u.hello.status;
@@ -327,6 +382,7 @@ static void ack_refused(struct worker *w, struct peer *p, const struct wire_msg 
 	case WIMM_E_BUSY:
 		session_ctl_drop(w, p->ctl, false);
 		p->ctl = NULL;
+		p->former = former_nonce(w, p);
 		/* It is ending the session that we have lost. */
 		session_chore(w, &p->redial_ns, clock_deadline_ns(w->now_ns, BUSY_PAUSE_NS));
 		return;
@@ -366,6 +422,15 @@ static void connect_path(struct worker *w, struct peer *p, uint32_t k, struct pr
 	path_ops(w, &p->path[k])->path_connect(p->path[k].prov, &offer);
 }
 
+static bool address_found(const struct wire_addr *dialled, const struct prov_addr *nic)
+{
+	for (uint32_t i = 0; i < dialled->nic_count; i++)
+		if (dialled->nic[i].len_bytes == nic->len_bytes &&
+		    memcmp(dialled->nic[i].bytes, nic->bytes, nic->len_bytes) == 0)
+			return true;
+	return false;
+}
+
 void hello_acked(struct worker *w, struct peer *p, const struct wire_msg *m)
 {
 	struct wire_msg paths = { .type = WIRE_PATHS };
@@ -385,6 +450,7 @@ void hello_acked(struct worker *w, struct peer *p, const struct wire_msg *m)
 		          "it does not prove that it has our job key (setting job_key_file)");
 		return;
 	}
+	p->at_home = address_found(&p->addr, &m->u.hello.self.nic[0]);
 	learn_hello(w, p, m);
 	/* One more than the NICs make is the answer to our own place on this machine. */
 	path_plan(w, p, same_host_there(w));

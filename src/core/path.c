@@ -14,27 +14,64 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A new instance at an address where another one was: that one is gone. */
-static void supersede(struct worker *w, struct peer *p) ON_WORKER
+static bool same_place(const struct peer *a, const struct peer *b)
+{
+	const struct prov_addr *x = &a->addr.nic[0], *y = &b->addr.nic[0];
+
+	return a != b && a->alias == NULL && b->alias == NULL && a->instance_known &&
+	       b->instance_known && x->len_bytes == y->len_bytes &&
+	       memcmp(x->bytes, y->bytes, x->len_bytes) == 0 &&
+	       memcmp(a->addr.instance, b->addr.instance, WIMM_INSTANCE_BYTES) != 0;
+}
+
+static void restarted_text(const struct peer *old, const struct peer *heir, char *out, size_t bytes)
 {
 	char was[17], is[17];
+
+	(void)snprintf(out, bytes, "instance %s is gone: instance %s answers at its address",
+	               session_instance_text(old->addr.instance, was),
+	               session_instance_text(heir->addr.instance, is));
+}
+
+/* A new instance at an address where another one was. Whoever answered there, or has the job key,
+ * belongs there, so that one is gone. Who only says so is believed once the session with that one
+ * has ended by itself. */
+static void supersede(struct worker *w, struct peer *p) ON_WORKER
+{
+	char text[WIMM_ERROR_TEXT_BYTES];
 
 	LIST_FOR_EACH(it, &w->peers) {
 		struct peer *q = LIST_ENTRY(it, struct peer, link);
 
-		if (q == p || q->state == PEER_DOWN || q->alias != NULL || !q->instance_known ||
-		    q->addr.nic[0].len_bytes != p->addr.nic[0].len_bytes ||
-		    memcmp(q->addr.nic[0].bytes, p->addr.nic[0].bytes, p->addr.nic[0].len_bytes) !=
-		            0 ||
-		    memcmp(q->addr.instance, p->addr.instance, WIMM_INSTANCE_BYTES) == 0)
+		if (q->state == PEER_DOWN || !same_place(p, q))
 			continue;
-		peer_down(w, q, WIMM_E_PEER_RESTARTED, 0,
-		          "instance %s is gone: instance %s answers at its address",
-		          session_instance_text(q->addr.instance, was),
-		          session_instance_text(p->addr.instance, is));
-		peer_event(w, p, WIMM_PEER_RESTARTED, WIMM_OK, 0, "a new instance of a lost peer");
-		return;
+		if (!p->at_home && !w->engine->job_key.set) {
+			q->contested = true;
+			session_knock(w, q);
+			continue;
+		}
+		restarted_text(q, p, text, sizeof(text));
+		peer_down(w, q, WIMM_E_PEER_RESTARTED, 0, "%s", text);
+		path_restarted(w, p);
 	}
+}
+
+struct peer *path_heir(struct worker *w, struct peer *old)
+{
+	LIST_FOR_EACH(it, &w->peers) {
+		struct peer *p = LIST_ENTRY(it, struct peer, link);
+
+		if (p->state != PEER_UP || !same_place(p, old))
+			continue;
+		restarted_text(old, p, old->text, sizeof(old->text));
+		return p;
+	}
+	return NULL;
+}
+
+void path_restarted(struct worker *w, struct peer *p)
+{
+	peer_event(w, p, WIMM_PEER_RESTARTED, WIMM_OK, 0, "a new instance of a lost peer");
 }
 
 static void peer_up(struct worker *w, struct peer *p) ON_WORKER

@@ -282,6 +282,7 @@ void peer_down(struct worker *w, struct peer *p, wimm_status cause, uint32_t ven
                const char *fmt, ...)
 {
 	bool was_up = p->state == PEER_UP;
+	struct peer *heir;
 	va_list args;
 
 	if (p->state == PEER_DOWN || p->state == PEER_FREE)
@@ -290,11 +291,14 @@ void peer_down(struct worker *w, struct peer *p, wimm_status cause, uint32_t ven
 		w->endings--;
 	if (p->leaving)
 		cause = WIMM_E_CLOSED; /* it closes its end since this side said goodbye */
-	p->cause = cause;
-	p->vendor_code = vendor_code;
 	va_start(args, fmt);
 	(void)vsnprintf(p->text, sizeof(p->text), fmt, args);
 	va_end(args);
+	heir = p->contested && cause == WIMM_E_PEER_LOST && !p->goodbye ? path_heir(w, p) : NULL;
+	if (heir != NULL)
+		cause = WIMM_E_PEER_RESTARTED;
+	p->cause = cause;
+	p->vendor_code = vendor_code;
 	if (cause == WIMM_E_CLOSED || p->goodbye) /* nothing went wrong */
 		LOG_INFO("peer %" PRIx64 " closed: %s", peer_id(p), p->text);
 	else
@@ -321,6 +325,8 @@ void peer_down(struct worker *w, struct peer *p, wimm_status cause, uint32_t ven
 	count_peer_down(w, p, p->goodbye);
 	aliases_down(w, p);
 	peer_event(w, p, WIMM_PEER_DOWN, cause, 0, p->text);
+	if (heir != NULL)
+		path_restarted(w, heir);
 	fence_peer_down(w, p);
 }
 

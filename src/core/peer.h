@@ -89,6 +89,8 @@ struct peer {
 	struct wire_addr place;
 	bool instance_known;
 	bool initiator;
+	bool at_home;   /* this side has found it at the address that it names first */
+	bool contested; /* another instance has said that this place is its own */
 	bool leaving; /* this side said goodbye */
 	bool down_delivered;
 	bool goodbye;                /* the peer said so */
@@ -100,6 +102,8 @@ struct peer {
 	char ending_text[WIMM_ERROR_TEXT_BYTES];
 	uint8_t progress_mode;
 	uint64_t nonce;
+	uint64_t former;     /* of the session before, once the peer said that it is busy with it */
+	uint64_t dialled_ns; /* our hello went out */
 	struct ctl *ctl;
 	uint32_t dial_nic;   /* remote NIC last tried for the ctl */
 	bool awaiting_hello; /* the other side won the simultaneous open */

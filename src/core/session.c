@@ -344,6 +344,12 @@ static void send_heartbeat(struct worker *w, struct peer *p) ON_WORKER
 	session_say(w, p, &m);
 }
 
+void session_knock(struct worker *w, struct peer *p)
+{
+	if (p->state == PEER_UP && p->ctl != NULL && p->ending_step == 0)
+		send_heartbeat(w, p);
+}
+
 static void scan_peer(struct worker *w, struct peer *p) ON_WORKER
 {
 	uint64_t silent = w->now_ns > p->last_rx_ns ? w->now_ns - p->last_rx_ns : 0;

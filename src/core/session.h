@@ -15,6 +15,9 @@ struct ctl *session_ctl_new(struct worker *w, uint32_t nic) ON_WORKER;
 /* Close it; flush: what was sent is still delivered. */
 void session_ctl_drop(struct worker *w, struct ctl *c, bool flush) ON_WORKER;
 
+/* Somebody says that this session is over. Whoever has lost its end of it has closed the channel,
+ * and a message there comes back as the end of the channel; who has not does not mind one more. */
+void session_knock(struct worker *w, struct peer *p) ON_WORKER;
 void hello_arrived(struct worker *w, struct ctl *c, const struct wire_msg *m) ON_WORKER;
 void hello_acked(struct worker *w, struct peer *p, const struct wire_msg *m) ON_WORKER;
 void hello_paths(struct worker *w, struct peer *p, const struct wire_msg *m) ON_WORKER;
@@ -32,6 +35,11 @@ bool path_prepare(struct worker *w, struct peer *p, uint32_t k, uint32_t seq,
                   struct prov_offer *out);
 /* The session stands once all paths have come up or failed; at_deadline: with what is up. */
 void path_maybe_up(struct worker *w, struct peer *p, bool at_deadline) ON_WORKER;
+/* Another instance was said to be at the place of this peer, which is lost now: that one, if its
+ * session stands, with old->text saying so. */
+struct peer *path_heir(struct worker *w, struct peer *old) ON_WORKER;
+/* The event: it has taken the place of one that is lost. */
+void path_restarted(struct worker *w, struct peer *p);
 void path_event(struct worker *w, struct path *path, const struct prov_cqe *c) ON_WORKER;
 
 /* path_again.c: doubt about a peer that has lost a path, and that path's way back. */

@@ -138,18 +138,30 @@ static bool put_hello(struct bw *w, const struct wire_msg *m)
 	if (!wire_put_sized_addr(w, &m->u.hello.self) ||
 	    !put_offers(w, m->u.hello.offer, m->u.hello.path_count))
 		return false;
-	if (m->u.hello.auth == 0)
+	if (m->u.hello.auth == 0 && m->u.hello.former == 0)
 		return true;
 	bw_u8(w, m->u.hello.auth);
+	if (m->u.hello.auth == 0) {
+		bw_u64(w, m->u.hello.former);
+		return true;
+	}
 	bw_bytes(w, m->u.hello.auth_nonce, WIRE_AUTH_BYTES);
 	bw_bytes(w, m->u.hello.mac, WIRE_AUTH_BYTES);
 	return true;
 }
 
-/* What came with minor version 2. Nothing there, or a way that is not known here: no proof. */
+/* What came with minor version 2. Nothing there, or a way that is not known here: no proof. Without
+ * one, since minor version 6, the session before may be named. */
 static bool get_auth(struct br *r, struct wire_msg *m, uint32_t len_bytes)
 {
-	if (m->u.hello.minor < WIRE_MINOR_AUTH || br_left(r) == 0 || br_u8(r) != WIRE_AUTH_BLAKE2B)
+	uint8_t way;
+
+	if (m->u.hello.minor < WIRE_MINOR_AUTH || br_left(r) == 0)
+		return true;
+	way = br_u8(r);
+	if (way == 0 && m->u.hello.minor >= WIRE_MINOR_FORMER)
+		m->u.hello.former = br_u64(r);
+	if (way != WIRE_AUTH_BLAKE2B)
 		return true;
 	m->u.hello.auth = WIRE_AUTH_BLAKE2B;
 	br_bytes(r, m->u.hello.auth_nonce, WIRE_AUTH_BYTES);

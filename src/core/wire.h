@@ -13,7 +13,7 @@
 #include <wimm/region.h>
 
 #define WIRE_MAJOR 1
-#define WIRE_MINOR 5      /* of messages, said in the hello; 3: has same_host's offers */
+#define WIRE_MINOR 6      /* of messages, said in the hello; 3: has same_host's offers */
 #define WIRE_MINOR_AUTH 2 /* has the fields of a job key */
 #define WIRE_AUTH_BYTES 32
 #define WIRE_AUTH_BLAKE2B 1
@@ -24,6 +24,7 @@
 #define WIRE_MINOR_FENCE 1 /* knows FENCE and FENCE_ACK */
 #define WIRE_MINOR_LAND 5  /* knows LAND_ASK to LANDED */
 #define WIRE_MINOR_PATH 4  /* knows PATH_OPEN to ALIVE */
+#define WIRE_MINOR_FORMER 6 /* a hello may name the session before it */
 
 struct wire_addr {                             /* behind wimm_net_addr */
 	uint8_t instance[WIMM_INSTANCE_BYTES]; /* all zero: whoever answers */
@@ -124,6 +125,8 @@ struct wire_msg {
 			uint32_t path_count;   /* ACK that says OK: 1..WIRE_MAX_PATHS; else 0.. */
 			struct wire_addr self; /* instance never zero */
 			struct prov_offer offer[WIRE_MAX_PATHS]; /* ACK */
+			uint64_t former; /* HELLO without a job key: nonce of the session that its
+					  * sender has lost; 0: of none */
 			uint8_t auth; /* 0, or WIRE_AUTH_BLAKE2B and then: */
 			uint8_t auth_nonce[WIRE_AUTH_BYTES];
 			uint8_t mac[WIRE_AUTH_BYTES]; /* of all before it */

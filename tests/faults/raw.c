@@ -153,30 +153,43 @@ void raw_identity(struct raw *r)
 	r->ctl = -1;
 }
 
-void raw_greet(struct raw *r, const struct wimm_net_addr *to)
+wimm_status raw_claim(struct raw *r, const struct wimm_net_addr *to, uint64_t attempt,
+                      uint64_t former)
 {
 	struct wire_msg hello;
 	struct wire_addr them;
 
-	raw_identity(r);
 	r->ctl = raw_open(to, 0, NULL);
 	assert_true(r->ctl >= 0);
 	raw_hello(r, &hello);
+	hello.u.hello.attempt = attempt;
+	hello.u.hello.former = former;
 	/* Without a target a hello would only ask who is there. */
 	assert_ok(wire_addr_decode(to, &them));
 	memcpy(hello.u.hello.target, them.instance, sizeof(them.instance));
 	assert_true(raw_say(r->ctl, &hello));
 	assert_true(raw_hear(r, &r->ack));
 	assert_int_equal(r->ack.type, WIRE_HELLO_ACK);
-	assert_int_equal(r->ack.u.hello.status, WIMM_OK);
 	r->path_count = r->ack.u.hello.path_count;
+	return r->ack.u.hello.status;
+}
+
+void raw_greet(struct raw *r, const struct wimm_net_addr *to)
+{
+	raw_identity(r);
+	assert_status(raw_claim(r, to, 0, 0), WIMM_OK);
 }
 
 void raw_session(struct raw *r, const struct wimm_net_addr *to)
 {
+	raw_greet(r, to);
+	raw_paths(r, to);
+}
+
+void raw_paths(struct raw *r, const struct wimm_net_addr *to)
+{
 	struct wire_msg paths = { .type = WIRE_PATHS };
 
-	raw_greet(r, to);
 	paths.u.paths.nonce = r->nonce;
 	paths.u.paths.path_count = r->path_count;
 	for (uint32_t k = 0; k < r->path_count; k++) {

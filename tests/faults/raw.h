@@ -44,6 +44,11 @@ bool raw_data(int path, const struct tcp_desc *desc, const void *payload, uint64
 
 /* A new identity, nothing connected. */
 void raw_identity(struct raw *r);
+/* A hello of r->self on a channel of its own; returns how it is answered (r->ack). */
+wimm_status raw_claim(struct raw *r, const struct wimm_net_addr *to, uint64_t attempt,
+                      uint64_t former);
+/* What follows an answer that says OK: the ends of the paths, and the paths. */
+void raw_paths(struct raw *r, const struct wimm_net_addr *to);
 /* A new identity with a hello said and answered. */
 void raw_greet(struct raw *r, const struct wimm_net_addr *to);
 /* The whole session, as the initiator, with all paths. */

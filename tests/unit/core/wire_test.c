@@ -266,6 +266,36 @@ static void wire_proof_of_a_job_key_is_all_or_nothing(void **state)
 	assert_int_equal(m.u.hello.auth, 0);
 }
 
+static void wire_former_session_is_named_by_a_hello_without_a_key(void **state)
+{
+	/* Goal: the number of a former session is read where it stands; cut short it is malformed,
+	 * cut off there is none, and what an older version put there means nothing. */
+	struct wire_msg m, sent;
+	uint8_t bytes[MAX];
+	uint32_t len, without;
+
+	(void)state;
+	without = encode_sample(WIRE_HELLO, 3, bytes);
+	wire_sample_msg(WIRE_HELLO, 3, &sent);
+	sent.u.hello.former = UINT64_MAX - 1;
+	len = wire_encode(&sent, bytes, sizeof(bytes));
+	assert_int_equal(len, without + 1 + 8);
+	assert_ok(wire_decode(bytes, len, &m));
+	sent.raw = bytes;
+	assert_memory_equal(&m, &sent, sizeof(m));
+	for (uint32_t cut = without + 1; cut < len; cut++) {
+		set_len(bytes, cut);
+		assert_int_equal(wire_decode(bytes, cut, &m), WIMM_E_PARSE);
+	}
+	set_len(bytes, without);
+	assert_ok(wire_decode(bytes, without, &m));
+	assert_int_equal(m.u.hello.former, 0);
+	set_len(bytes, len);
+	bytes[WIRE_HEADER_BYTES] = WIRE_MINOR_FORMER - 1;
+	assert_ok(wire_decode(bytes, len, &m));
+	assert_int_equal(m.u.hello.former, 0);
+}
+
 static void case_76_fields_added_at_the_end_are_skipped(void **state)
 {
 	/* Goal: a later minor version's longer messages are read as this version's. */
@@ -371,6 +401,7 @@ int main(void)
 		cmocka_unit_test(wire_field_out_of_range_is_refused),
 		cmocka_unit_test(case_76_higher_major_is_refused_by_number),
 		cmocka_unit_test(wire_proof_of_a_job_key_is_all_or_nothing),
+		cmocka_unit_test(wire_former_session_is_named_by_a_hello_without_a_key),
 		cmocka_unit_test(case_76_fields_added_at_the_end_are_skipped),
 		cmocka_unit_test(case_105_every_truncation_is_a_parse_error),
 		cmocka_unit_test(case_105_every_bit_flip_is_refused_or_consistent),
