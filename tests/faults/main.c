@@ -17,7 +17,7 @@
 
 #define GROUPS(X)                                                                                  \
 	X(death) X(ending) X(start) X(region) X(source) X(hostile) X(blobs) X(fence) X(path)      \
-	X(session) X(key) X(rings) X(claim)
+	X(session) X(key) X(rings) X(claim) X(world)
 
 #define X(name) extern const struct contract_group group_##name;
 GROUPS(X)
