@@ -550,7 +550,8 @@ static void linger(struct worker *w, struct op *op) ON_WORKER
 
 void post_abort(struct worker *w, struct op *op, wimm_status status, const char *text)
 {
-	if (op->aborted && op->lingers)
+	/* Out of patience; an engine that closes has some for itself. */
+	if (op->aborted && op->lingers && status != WIMM_E_CLOSED)
 		take_all_back(w, op);
 	if (op->aborted)
 		return;
@@ -564,7 +565,7 @@ void post_abort(struct worker *w, struct op *op, wimm_status status, const char 
 	op->legs_open++;
 	for (uint32_t i = 0; i < op->leg_count; i++)
 		leg_close(w, &op->legs[i]);
-	if (op->outstanding != 0 && !w->closing && !can_take_back(op))
+	if (op->outstanding != 0 && !can_take_back(op))
 		linger(w, op);
 	else
 		take_all_back(w, op);
