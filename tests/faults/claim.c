@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Peers without a job key that say to be somebody else: a session that stands does not notice
- * (docs/decisions/0021-claims-without-a-key.md). */
+ * (docs/decisions/0009-claims-without-a-key.md). */
 #include "faults/puppet.h"
 #include "faults/raw.h"
 
