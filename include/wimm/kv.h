@@ -231,7 +231,10 @@ struct wimm_kv_receive_opts {
 				      * many units share one, neighbours are merged; they leave
 				      * with the chunk that completes the group. 0: chosen, more
 				      * for many small pages that lie in a row */
-	uint64_t reserved[3];
+	uint8_t *arrived;            /* NULL, or page_count bytes: whether each page is here. 0 at
+				      * first; all 1 when fn reports OK; of a request that failed
+				      * as wimm_kv_receiver_close() says. Stays until then */
+	uint64_t reserved[2];
 };
 #define WIMM_KV_RECEIVE_OPTS_INIT { .size = sizeof(struct wimm_kv_receive_opts) }
 
@@ -260,8 +263,12 @@ WIMM_API uint64_t wimm_kv_receiver_count(const struct wimm_kv_receiver *receiver
  *  be NULL) reports when its immediate is retired: no write of a session that is up can reach the
  *  pages any more. Of `peers` that were lost with the request it says in wimm_done.fence how the
  *  pages come back: CONFIRMED, all ranks have answered; FENCED, the paths of those that have not
- *  are closed; with E_QUARANTINED a lost rank may still write: the pages stay out of use until
- *  wimm_fence_peer() has another answer for it. Without `peers` that is NONE.
+ *  are closed; with E_QUARANTINED a lost rank, wimm_done.peer, may still write: the pages stay out
+ *  of use until wimm_fence_peer() has another answer for each lost one. Without `peers` that is
+ *  NONE.
+ *  With OK, `arrived` is 1 by then for each page of a request that failed of which every layer is
+ *  here and readable. Senders say so chunk by chunk, and once more when they fail; one that is lost
+ *  takes its word with it. After E_QUARANTINED, and without on_quiet, `arrived` is left alone.
  *  Returns: OK (also when *receiver is NULL), E_CLOSED (the cache was closed: the receiver is gone,
  *  on_quiet is not called), E_INVAL, E_FORKED.
  *  Thread: any, also callbacks.  Blocks: no. */

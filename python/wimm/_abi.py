@@ -655,7 +655,8 @@ class wimm_kv_receive_opts(Structure):
         ("fn", wimm_kv_done_fn),
         ("context", c_void_p),
         ("group_units", c_uint64),
-        ("reserved", c_uint64 * 3),
+        ("arrived", POINTER(c_uint8)),
+        ("reserved", c_uint64 * 2),
     ]
 
 

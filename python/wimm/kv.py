@@ -280,11 +280,11 @@ class _Side(Child):
 
     ended: Operation  #: the future of its end
 
-    def __init__(self, cache: Cache, kind: str, opts: Any, opener: Any) -> None:
+    def __init__(self, cache: Cache, kind: str, opts: Any, opener: Any, *keep: object) -> None:
         engine = cache.engine
         self._cache = cache
         self._lock = threading.Lock()  # so that nobody uses a handle that is being closed
-        self.ended = _Ending(engine, kind, (cache,))
+        self.ended = _Ending(engine, kind, (cache, *keep))
         opts.fn = _entries().done
         opts.context = self.ended._number
         out = ctypes.c_void_p()
@@ -320,6 +320,7 @@ class Receiver(_Side):
                  deadline: float | None, group_units: int = 0) -> None:
         indices = indices_of(pages)
         ids = [_calls.unsigned("peer", peer) for peer in peers or ()]
+        self._arrived = (ctypes.c_uint8 * indices.number)()
         raw_note = memory_of(note, writable=False) if note else None
         opts = _abi.wimm_kv_receive_opts(
             size=ctypes.sizeof(_abi.wimm_kv_receive_opts),
@@ -331,13 +332,19 @@ class Receiver(_Side):
             deadline_us=_calls.microseconds("deadline", deadline),
             note=raw_note.address if raw_note else None,
             note_bytes=raw_note.length if raw_note else 0,
-            group_units=_calls.unsigned("group_units", group_units))
+            group_units=_calls.unsigned("group_units", group_units), arrived=self._arrived)
         lib = cache.engine._lib
-        super().__init__(cache, "kv receiver", opts, lib.wimm_kv_receiver_open)
+        super().__init__(cache, "kv receiver", opts, lib.wimm_kv_receiver_open, self._arrived)
         length = ctypes.c_uint64()
         data = lib.wimm_kv_receiver_request(self._use(), ctypes.byref(length))
         self.request: bytes = ctypes.string_at(data, length.value)
         self.count: int = lib.wimm_kv_receiver_count(self._use())  #: immediates it waits for
+
+    def missing(self) -> list[int]:
+        """Which of its pages are not here, by their places in the list: none after a good end; all
+        after a bad one, until what give_up() returned has settled, then those that no sender has
+        written, or of which nobody can say it. Pages behind a missing one are missing too."""
+        return [place for place, here in enumerate(self._arrived) if not here]
 
     def close(self, wait: bool = True) -> None:
         """Give it up. Waits until no write of a live session can reach the pages any more; with

@@ -14,6 +14,10 @@
 #define FIXED_BYTES  (8 + 4 + 4 + 8 * 7)
 #define TOKENS_MAX   (UINT64_C(1) << 40)
 
+/* Bits of a request. */
+#define WANTS_TAIL    1u
+#define WANTS_WRITTEN 2u
+
 /* Writing: a first pass with data NULL finds the length. */
 struct writer {
 	uint8_t *data;
@@ -98,7 +102,7 @@ static wimm_status get_head(struct reader *r, enum kv_blob_kind *out)
 		return WIMM_E_VERSION;
 	if (get(r, 4) != whole || r->failed)
 		return WIMM_E_PARSE;
-	if (kind < KV_BLOB_REQUEST || kind > KV_BLOB_CANCEL)
+	if (kind < KV_BLOB_REQUEST || kind > KV_BLOB_WRITTEN)
 		return WIMM_E_VERSION; /* of a later minor */
 	*out = (enum kv_blob_kind)kind;
 	return WIMM_OK;
@@ -198,7 +202,7 @@ static void put_request(struct writer *w, const struct kv_request *q, const uint
 	put(w, FIXED_BYTES, 4);
 	put(w, r->id, 8);
 	put(w, r->imm, 4);
-	put(w, r->tail != 0, 4);
+	put(w, (r->tail != 0 ? WANTS_TAIL : 0) | (q->wants_written ? WANTS_WRITTEN : 0), 4);
 	put(w, r->tokens, 8);
 	put(w, r->first_token, 8);
 	put(w, r->page_count, 8);
@@ -248,6 +252,7 @@ wimm_status kv_blob_parse(const void *data, uint64_t len_bytes, struct kv_reques
 	enum kv_blob_kind kind = KV_BLOB_FAILED;
 	wimm_status st = get_head(&r, &kind);
 	struct reader fixed;
+	uint64_t bits;
 
 	if (st != WIMM_OK || kind != KV_BLOB_REQUEST)
 		return st == WIMM_E_VERSION ? st : WIMM_E_PARSE;
@@ -256,7 +261,9 @@ wimm_status kv_blob_parse(const void *data, uint64_t len_bytes, struct kv_reques
 	fixed = get_part(&r, FIXED_BYTES);
 	out->id = get(&fixed, 8);
 	out->imm = (uint32_t)get(&fixed, 4);
-	out->tail = (uint32_t)get(&fixed, 4) & 1;
+	bits = get(&fixed, 4);
+	out->tail = (bits & WANTS_TAIL) != 0;
+	q->wants_written = (bits & WANTS_WRITTEN) != 0;
 	out->tokens = get(&fixed, 8);
 	out->first_token = get(&fixed, 8);
 	out->page_count = get(&fixed, 8);
@@ -308,11 +315,13 @@ uint64_t kv_blob_message(const struct kv_message *m, uint8_t out[KV_MESSAGE_MAX_
 	uint64_t text = strnlen(m->text, sizeof(m->text) - 1);
 
 	w.data = out;
-	put_head(&w, m->kind, HEAD_BYTES + 8 + 4 + 2 + text);
+	put_head(&w, m->kind, HEAD_BYTES + 8 + 4 + 2 + text + 4 + 8);
 	put(&w, m->id, 8);
 	put(&w, (uint64_t)(int64_t)m->status, 4);
 	put(&w, text, 2);
 	put_bytes(&w, m->text, text);
+	put(&w, m->rank, 4);
+	put(&w, m->written_token, 8);
 	return w.at;
 }
 
@@ -336,6 +345,12 @@ wimm_status kv_blob_message_parse(const void *data, uint64_t len_bytes, struct k
 	text_bytes = get(&r, 2);
 	text = get_bytes(&r, text_bytes);
 	if (r.failed || text_bytes >= sizeof(m->text))
+		return WIMM_E_PARSE;
+	if (r.left != 0) { /* one of the first minor ends here, and says nothing of it */
+		m->rank = (uint32_t)get(&r, 4);
+		m->written_token = get(&r, 8);
+	}
+	if (r.failed)
 		return WIMM_E_PARSE;
 	/* A status that says no failure would leave the receiver without one. */
 	m->status = status < 0 ? (wimm_status)status : WIMM_E_PROTOCOL;

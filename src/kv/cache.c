@@ -137,7 +137,9 @@ static void on_kick(void *context, uint64_t old_value, uint64_t new_value)
 
 /* --- messages --- */
 
-static wimm_status take_failure(struct wimm_kv_cache *cache, const void *data, uint64_t len_bytes)
+/* One side of a request to the other. */
+static wimm_status take_word(struct wimm_kv_cache *cache, wimm_peer peer, const void *data,
+                             uint64_t len_bytes)
 {
 	struct kv_message m;
 	wimm_status st = kv_blob_message_parse(data, len_bytes, &m);
@@ -146,14 +148,14 @@ static wimm_status take_failure(struct wimm_kv_cache *cache, const void *data, u
 	if (st != WIMM_OK)
 		return st;
 	kv_lock(cache);
-	o = kv_object_find(cache, m.kind == KV_BLOB_FAILED ? KV_RECEIVER : KV_SENDER, m.id);
+	o = kv_object_find(cache, m.kind == KV_BLOB_CANCEL ? KV_SENDER : KV_RECEIVER, m.id);
 	if (o == NULL) {
 		st = WIMM_E_NOT_FOUND; /* of another cache, or over already */
-	} else if (m.kind == KV_BLOB_FAILED) {
-		kv_receiver_end(o, m.status, m.text);
-	} else {
+	} else if (m.kind == KV_BLOB_CANCEL) {
 		kv_sender_end(o, m.status, m.text, false);
 		kv_cache_kick(cache);
+	} else {
+		kv_receiver_heard(o, peer, &m);
 	}
 	kv_unlock(cache);
 	return st;
@@ -169,7 +171,7 @@ static wimm_status take_message(struct wimm_kv_cache *cache, wimm_peer peer, con
 	if (st != WIMM_OK)
 		return st;
 	if (kind != KV_BLOB_REQUEST)
-		return take_failure(cache, data, len_bytes);
+		return take_word(cache, peer, data, len_bytes);
 	kv_lock(cache);
 	closed = cache->closed;
 	kv_unlock(cache);

@@ -121,6 +121,8 @@ void kv_object_report(struct kv_object *o, struct wimm_kv_done *done);
 uint64_t kv_random_id(void);
 
 /* --- remote.c --- */
+/* Without the lock. */
+bool kv_peer_is_up(void *engine, wimm_peer peer);
 /* Takes the lock itself. */
 wimm_status kv_remote_get(struct wimm_kv_cache *cache, const struct wimm_mr_desc *desc,
                           struct kv_remote **out, struct wimm_error_info *error);
@@ -160,6 +162,8 @@ struct kv_object *kv_sender_of_follower(struct kv_link *follower);
 void kv_sender_end(struct kv_object *o, wimm_status status, const char *text, bool tell);
 
 /* --- receiver.c --- */
+/* With the lock: what a sender says of itself. */
+void kv_receiver_heard(struct kv_object *o, wimm_peer peer, const struct kv_message *m);
 /* With the lock. */
 void kv_receiver_end(struct kv_object *o, wimm_status status, const char *text);
 /* With the lock: the cache was closed; a receiver that has reported needs nothing more. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The decode side of a request: its bytes, its expectation, its end. */
+#include "kv/arrived.h"
 #include "kv/kv_int.h"
 
 #include <inttypes.h>
@@ -32,6 +33,7 @@ struct wimm_kv_receiver {
 	uint32_t told;    /* peers that were sent word of a failure */
 	uint32_t telling; /* of these, those that have not got it yet */
 	struct wimm_on_done on_quiet;
+	struct kv_arrived arrived;
 
 	/* Callback thread only, after the retirement. */
 	uint32_t fence_at; /* the next of peers to ask about */
@@ -54,6 +56,13 @@ void kv_receiver_end(struct kv_object *o, wimm_status status, const char *text)
 	/* What has been counted by now decides: the expectation tells it in its callback. */
 	if (!r->counted && kv_object_fail(o, status, text))
 		kv_ignore(wimm_cancel(o->cache->engine, r->expectation));
+}
+
+void kv_receiver_heard(struct kv_object *o, wimm_peer peer, const struct kv_message *m)
+{
+	kv_arrived_heard(&receiver_of(o)->arrived, peer, m);
+	if (m->kind == KV_BLOB_FAILED)
+		kv_receiver_end(o, m->status, m->text);
 }
 
 void kv_receiver_abandon(struct kv_object *o)
@@ -87,6 +96,7 @@ static void fill_done(struct wimm_kv_receiver *r, struct wimm_kv_done *done)
 
 	if (r->base.status != WIMM_OK)
 		return;
+	kv_arrived_all(&r->arrived);
 	done->immediates = r->count;
 	done->bytes = r->bytes;
 	if (!r->wants_tail)
@@ -104,15 +114,21 @@ static void fill_done(struct wimm_kv_receiver *r, struct wimm_kv_done *done)
 /* --- after the report --- */
 
 /* Callback thread, without the lock: what the application waits for, once. */
-static void tell_quiet(struct wimm_kv_receiver *r, wimm_status status, const char *text)
+static void tell_quiet(struct wimm_kv_receiver *r, wimm_status status, wimm_peer peer,
+                       const char *text)
 {
-	struct wimm_done done = {
-		.status = status, .imm = r->base.imm, .fence = r->answer, .text = text
-	};
+	struct wimm_done done = { .status = status,
+		                  .imm = r->base.imm,
+		                  .peer = peer,
+		                  .fence = r->answer,
+		                  .text = text };
 
 	if (r->quiet_told)
 		return;
 	r->quiet_told = true;
+	/* What a session that is up has accepted is counted by now. No message finds it now. */
+	if (status == WIMM_OK && r->base.status != WIMM_OK)
+		kv_arrived_mark(&r->arrived, kv_peer_is_up, r->base.cache->engine);
 	if (r->on_quiet.flag != NULL) /* as the engine does, for wimm_flag_load() */
 		__atomic_store_n(r->on_quiet.flag,
 		                 status == WIMM_OK ? 1 : (uint64_t)(int64_t)status,
@@ -130,7 +146,7 @@ static void quiet(struct wimm_kv_receiver *r, wimm_status status, const char *te
 	kv_list_remove(&r->base.link);
 	kv_slots_put(&cache->slots, r->slot);
 	kv_unlock(cache);
-	tell_quiet(r, status, text);
+	tell_quiet(r, status, 0, text);
 	kv_object_put(&r->base); /* the list's */
 }
 
@@ -156,7 +172,7 @@ static void on_fenced(void *context, const struct wimm_done *done)
 		r->answer = done->fence;
 	/* Its pages, and its slot, stay out of use; the peer is asked about until it is gone. */
 	if (done->fence == WIMM_FENCE_QUARANTINED)
-		tell_quiet(r, WIMM_E_QUARANTINED, done->text);
+		tell_quiet(r, WIMM_E_QUARANTINED, r->peers[r->fence_at], done->text);
 	else
 		r->fence_at = done->fence == WIMM_FENCE_NONE ? r->peer_count : r->fence_at + 1;
 	fence_next(r);
@@ -292,6 +308,7 @@ static void receiver_destroy(struct kv_object *o)
 
 	kv_free(r->request);
 	kv_free(r->peers);
+	kv_arrived_fini(&r->arrived);
 	kv_free(r);
 }
 
@@ -357,6 +374,7 @@ static wimm_status make_request(struct wimm_kv_receiver *r, const struct wimm_kv
 	q.r.first_token = o->first_token;
 	q.r.page_count = o->page_count;
 	q.r.tail = o->tail != 0;
+	q.wants_written = o->arrived != NULL;
 	q.r.tail_room_bytes = cache->tail_room_bytes;
 	q.r.decode = cache->layout;
 	q.r.prefill = *prefill;
@@ -518,6 +536,11 @@ wimm_status wimm_kv_receiver_open(struct wimm_kv_cache *cache, const struct wimm
 		return kv_error(error, WIMM_E_NOMEM, "kv receiver: no memory");
 	r->group = group;
 	r->count = count;
+	st = kv_arrived_init(&r->arrived, prefill, &cache->layout, o);
+	if (st != WIMM_OK) {
+		kv_object_put(&r->base);
+		return kv_error(error, st, "kv receiver: no memory");
+	}
 	kv_lock(cache);
 	st = enlist(r, prefill, o, error);
 	kv_unlock(cache);
@@ -564,6 +587,8 @@ wimm_status wimm_kv_receiver_close(struct wimm_kv_receiver **handle,
 		r->closing = true;
 		if (on_quiet != NULL)
 			r->on_quiet = *on_quiet;
+		else
+			r->arrived.pages = NULL; /* the application is not told when to look */
 		if (!r->base.reported)
 			kv_receiver_end(&r->base, WIMM_E_CANCELLED, "given up by the decode side");
 		kv_cache_kick(cache);

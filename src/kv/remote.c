@@ -46,6 +46,13 @@ static void trim(struct wimm_kv_cache *cache)
 	}
 }
 
+bool kv_peer_is_up(void *engine, wimm_peer peer)
+{
+	struct wimm_peer_info info = WIMM_PEER_INFO_INIT;
+
+	return wimm_peer_get_info(engine, peer, &info) == WIMM_OK && info.up != 0;
+}
+
 static void hold(struct kv_remote *r)
 {
 	r->refs++;

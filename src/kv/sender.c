@@ -11,8 +11,11 @@ struct flight {
 	struct kv_link link;
 	struct wimm_kv_sender *sender;
 	wimm_op op;
+	uint64_t chunk; /* NO_CHUNK: it carries none of the pages */
 	uint64_t immediates;
 };
+
+#define NO_CHUNK UINT64_MAX
 
 static struct wimm_kv_sender *sender_of(struct kv_object *o)
 {
@@ -57,6 +60,8 @@ static void on_write(void *context, const struct wimm_done *done)
 		s->immediates += f->immediates;
 		s->bytes += done->bytes;
 	} else {
+		if (f->chunk < s->lost_chunk)
+			s->lost_chunk = f->chunk;
 		if (s->remote != NULL && done->status != WIMM_E_CANCELLED)
 			s->remote->bad = true;
 		kv_sender_end(&s->base, done->status, done->text, true);
@@ -66,12 +71,14 @@ static void on_write(void *context, const struct wimm_done *done)
 }
 
 /* What a submission said: it is under way, or never will be. */
-static void flown(struct wimm_kv_sender *s, struct flight *f, wimm_status st, uint64_t immediates)
+static void flown(struct wimm_kv_sender *s, struct flight *f, wimm_status st, uint64_t chunk,
+                  uint64_t immediates)
 {
 	if (st != WIMM_OK) {
 		kv_list_add(&s->spare_flights, &f->link);
 		return;
 	}
+	f->chunk = chunk;
 	f->immediates = immediates;
 	kv_list_add(&s->flights, &f->link);
 	s->in_flight++;
@@ -119,7 +126,7 @@ static wimm_status send_call(struct wimm_kv_sender *s, uint64_t first, uint64_t 
 	w.src = s->base.cache->region;
 	w.dst = s->remote->mr;
 	st = wimm_submit_paged_writes(s->base.cache->engine, &w, &on_done, &f->op);
-	flown(s, f, st, immediates);
+	flown(s, f, st, s->step / s->layers, immediates);
 	return st;
 }
 
@@ -175,7 +182,7 @@ static wimm_status send_single(struct wimm_kv_sender *s, const struct wimm_mr *s
 	w.dst = len_bytes != 0 ? s->tail_remote->mr : s->remote->mr;
 	w.dst_offset_bytes = len_bytes != 0 ? s->tail_offset_bytes : 0;
 	st = wimm_submit_single_write(s->base.cache->engine, &w, &on_done, &f->op);
-	flown(s, f, st, 1);
+	flown(s, f, st, NO_CHUNK, 1);
 	return st;
 }
 
@@ -197,11 +204,57 @@ static wimm_status send_all(struct wimm_kv_sender *s)
 	return st;
 }
 
+/* Chunks whose last write was accepted, and all before it. */
+static uint64_t chunks_written(const struct wimm_kv_sender *s)
+{
+	uint64_t count = s->step / s->layers;
+
+	/* In the order of their chunks, but for those that have none. */
+	KV_FOR_EACH(it, &s->flights)
+	{
+		const struct flight *f = KV_ENTRY(it, struct flight, link);
+
+		if (f->chunk == NO_CHUNK)
+			continue;
+		if (f->chunk < count)
+			count = f->chunk;
+		break;
+	}
+	return count < s->lost_chunk ? count : s->lost_chunk;
+}
+
+static uint64_t written_token(const struct wimm_kv_sender *s)
+{
+	uint64_t chunks = chunks_written(s);
+	uint64_t units = chunks == 0 ? 0 : chunk_end(s, chunks - 1);
+
+	if (units == 0)
+		return 0;
+	return units == s->units ? s->tokens : s->first_token + units * s->unit_tokens;
+}
+
+/* The last of it the count says. Where there is no room now, the next turn has another try. */
+static void say_written(struct wimm_kv_sender *s)
+{
+	struct kv_message m = { .kind = KV_BLOB_WRITTEN,
+		                .id = s->base.id,
+		                .rank = s->base.cache->layout.tp_rank,
+		                .written_token = written_token(s) };
+
+	if (m.written_token == s->said_token || m.written_token == s->tokens)
+		return;
+	if (kv_message_send(s->base.cache, wimm_remote_mr_peer(s->remote->mr), &m, NULL) != WIMM_OK)
+		return;
+	s->said_token = m.written_token;
+}
+
 static wimm_status tell_peer(struct wimm_kv_sender *s)
 {
 	struct kv_message m = { .kind = KV_BLOB_FAILED,
 		                .id = s->base.id,
-		                .status = s->base.status };
+		                .status = s->base.status,
+		                .rank = s->base.cache->layout.tp_rank,
+		                .written_token = written_token(s) };
 
 	(void)snprintf(m.text, sizeof(m.text), "%.*s", KV_TEXT_BYTES - 1, s->base.text);
 	return kv_message_send(s->base.cache, wimm_remote_mr_peer(s->remote->mr), &m, NULL);
@@ -267,6 +320,8 @@ void kv_sender_turn(struct kv_object *o)
 		st = send_all(s);
 		if (st < 0)
 			kv_sender_end(o, st, wimm_last_error_text(), true);
+		else if (s->wants_written)
+			say_written(s);
 	}
 	if (s->tell && !o->reported) {
 		st = tell_peer(s);

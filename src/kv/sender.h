@@ -23,6 +23,7 @@ struct wimm_kv_sender {
 	bool told; /* its chunks are told, chunk by chunk */
 	bool lead; /* serves the first segment: sends the tail */
 	bool wants_tail;
+	bool wants_written; /* the decode side asks how far it has come */
 	uint32_t layers;
 	uint64_t unit_tokens;
 	uint64_t group; /* units that leave together */
@@ -55,6 +56,8 @@ struct wimm_kv_sender {
 	bool tail_given;
 	enum tail_state tail;
 	uint64_t tail_bytes;
+	uint64_t lost_chunk; /* the first of which a write was not accepted; UINT64_MAX: none */
+	uint64_t said_token; /* written before it, as the decode side has been told */
 	bool tell; /* the decode side does not know yet that this failed */
 	wimm_op timer;
 	uint64_t in_flight;

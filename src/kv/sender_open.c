@@ -200,6 +200,7 @@ static void set_steps(struct wimm_kv_sender *s, const struct kv_request *q,
 		s->from = kv_watch_value(s->watch) - s->goal;
 	}
 	s->wants_tail = q->r.tail != 0;
+	s->wants_written = q->wants_written;
 	s->tail = s->lead && s->wants_tail ? TAIL_WANTED : TAIL_NONE;
 	s->tail_offset_bytes = q->tail_offset_bytes;
 	s->tail_room_bytes = q->r.tail_room_bytes;
@@ -287,6 +288,7 @@ static struct wimm_kv_sender *sender_alloc(struct wimm_kv_cache *cache, const st
 	s->at_end = (o->flags & WIMM_KV_AT_END) != 0;
 	s->told = (o->flags & WIMM_KV_CHUNKS_TOLD) != 0;
 	s->slot = UINT32_MAX;
+	s->lost_chunk = UINT64_MAX;
 	kv_link_init(&s->follow);
 	kv_link_init(&s->flights);
 	kv_link_init(&s->spare_flights);

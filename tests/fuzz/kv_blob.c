@@ -51,6 +51,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (kv_blob_message_parse(data, size, &m) != WIMM_OK)
 		return 0;
 	FUZZ_CHECK(m.status < 0 && strlen(m.text) < sizeof(m.text));
-	FUZZ_CHECK(kv_blob_message(&m, again) <= size);
+	FUZZ_CHECK(kv_blob_message(&m, again) <= size + 12); /* what the first minor lacks */
 	return 0;
 }

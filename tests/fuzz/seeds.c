@@ -166,7 +166,7 @@ static bool save_frames(void)
 static bool save_kv(void)
 {
 	static const uint32_t pages[] = { 3, 1, 2 };
-	struct kv_message m = { KV_BLOB_FAILED, 7, WIMM_E_PATH_LOST, "a page was lost" };
+	struct kv_message m = { KV_BLOB_FAILED, 7, WIMM_E_PATH_LOST, "a page was lost", 1, 96 };
 	struct kv_request q = { .r = WIMM_KV_REQUEST_INIT };
 	struct wimm_kv_layout *l = &q.r.decode;
 	uint8_t bytes[KV_MESSAGE_MAX_BYTES];

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """wimm.kv: what both sides agree on, and whole requests between two engines."""
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -329,6 +330,29 @@ def test_kv_told_chunks_and_a_receiver_given_up(sides):
         sender.result(TIMEOUT)
     assert np.array_equal(sides.dst[:, [6, 1, 3]], sides.src[:, [0, 7, 2]])
     receiver.close()
+    assert receiver.missing() == []
     receiver = sides.into.receive(4, [0], tail=False, peers=[sides.peer])
     receiver.give_up().result(TIMEOUT)
     assert receiver.give_up() is None
+    assert receiver.missing() == [0]
+
+
+def test_kv_missing_pages_of_a_failed_request(sides):
+    """Goal: what the chunks before a failure have written is not missing, once nothing writes."""
+    receiver = sides.into.receive(12, [6, 1, 3], tail=False, peers=[sides.peer], deadline=TIMEOUT)
+    before = sides.decode.stats().msgs_received
+    with sides.out.send(receiver.request) as sender:
+        sender.chunk(5, [0, 7])
+        sender.bump(LAYERS)
+        end = time.monotonic() + TIMEOUT
+        while sides.decode.stats().msgs_received == before:  # the word that the first page is there
+            assert time.monotonic() < end
+        sender.chunk(12, [2])
+        sender.bump(1)
+        sender.fail("no kernel")
+        with pytest.raises(wimm.Error, match="no kernel"):
+            receiver.result(TIMEOUT)
+        assert receiver.missing() == [0, 1, 2]
+        receiver.give_up().result(TIMEOUT)
+    assert receiver.missing() == [1, 2]
+    assert np.array_equal(sides.dst[:, 6], sides.src[:, 0])

@@ -49,6 +49,7 @@ static struct kv_request sample(void)
 	q.tail_region.len_bytes = 4;
 	memcpy(q.tail_region.bytes, "tail", 4);
 	q.tail_offset_bytes = 128;
+	q.wants_written = true;
 	return q;
 }
 
@@ -70,6 +71,7 @@ static void blob_request_reads_as_written(void **state)
 	assert_int_equal(back.r.page_count, PAGES);
 	assert_int_equal(back.r.tail_room_bytes, 4096);
 	assert_int_equal(back.tail_offset_bytes, 128);
+	assert_true(back.wants_written);
 	assert_memory_equal(&back.r.decode, &q.r.decode, sizeof(q.r.decode));
 	assert_memory_equal(&back.r.prefill, &q.r.prefill, sizeof(q.r.prefill));
 	assert_memory_equal(&back.region, &q.region, sizeof(q.region));
@@ -203,11 +205,14 @@ static void blob_random_bytes_are_never_taken(void **state)
 static void blob_message_reads_as_written(void **state)
 {
 	/* Goal: id, status and words arrive; words that could upset a terminal do not; a status
-	 * that says success becomes a failure. */
+	 * that says success becomes a failure; one that says nothing of what was written, as the
+	 * first minor does, has written nothing. */
 	struct kv_message m = { .kind = KV_BLOB_FAILED,
 		                .id = 5,
 		                .status = WIMM_E_PATH_LOST,
-		                .text = "page 5 of 10\033[2J" };
+		                .text = "page 5 of 10\033[2J",
+		                .rank = 3,
+		                .written_token = UINT64_C(1) << 33 };
 	uint8_t data[KV_MESSAGE_MAX_BYTES];
 	enum kv_blob_kind kind = KV_BLOB_REQUEST;
 	struct kv_message back;
@@ -220,12 +225,18 @@ static void blob_message_reads_as_written(void **state)
 	assert_int_equal(back.id, 5);
 	assert_int_equal(back.status, WIMM_E_PATH_LOST);
 	assert_string_equal(back.text, "page 5 of 10?[2J");
+	assert_int_equal(back.rank, 3);
+	assert_true(back.written_token == UINT64_C(1) << 33);
 	for (uint64_t i = 0; i < len; i++)
 		assert_true(kv_blob_message_parse(data, i, &back) < 0);
 	m.status = WIMM_OK;
 	len = kv_blob_message(&m, data);
 	assert_ok(kv_blob_message_parse(data, len, &back));
 	assert_int_equal(back.status, WIMM_E_PROTOCOL);
+	len -= 12;
+	data[8] = (uint8_t)len;
+	assert_ok(kv_blob_message_parse(data, len, &back));
+	assert_true(back.rank == 0 && back.written_token == 0);
 	assert_int_equal(kv_blob_kind("hello", 5, &kind), WIMM_E_NOT_FOUND);
 	assert_int_equal(kv_blob_kind("", 0, &kind), WIMM_E_NOT_FOUND);
 }

@@ -21,7 +21,8 @@ struct prompt {
 	struct wimm_kv_sender *sender;
 };
 
-static void begin(struct kv_pair *p, wimm_peer peer, struct prompt *q, const uint32_t *src)
+static void begin_in(struct kv_pair *p, wimm_peer peer, struct prompt *q, const uint32_t *src,
+                     uint64_t chunk_tokens, uint8_t *arrived)
 {
 	struct wimm_kv_receive_opts r = kv_receive_opts(&q->got, TOKENS, dst, PAGES);
 	struct wimm_kv_send_opts o;
@@ -29,11 +30,18 @@ static void begin(struct kv_pair *p, wimm_peer peer, struct prompt *q, const uin
 
 	r.peers = &peer;
 	r.peer_count = 1;
+	r.arrived = arrived;
 	if (wimm_kv_receiver_open(p->decode[0].cache, &r, &q->receiver, &error) != WIMM_OK)
 		fail_msg("receiver: %s", error.text);
 	o = kv_send_opts(&q->sent, q->receiver, src, PAGES);
+	o.chunk_tokens = chunk_tokens;
 	if (wimm_kv_sender_open(p->prefill[0].cache, &o, &q->sender, &error) != WIMM_OK)
 		fail_msg("sender: %s", error.text);
+}
+
+static void begin(struct kv_pair *p, wimm_peer peer, struct prompt *q, const uint32_t *src)
+{
+	begin_in(p, peer, q, src, 0, NULL);
 }
 
 static bool is_quiet(void *arg)
@@ -224,11 +232,135 @@ static void pages_of_a_failed_request_come_back_in_three_ways(void **state)
 	}
 }
 
+/* Enough turns of both engines for whatever is under way in a world without delays. */
+static bool turns_are_over(void *arg)
+{
+	return ++*(uint32_t *)arg > 3000;
+}
+
+static void settle(struct kv_pair *p)
+{
+	uint32_t turns = 0;
+
+	kv_until(p, turns_are_over, &turns);
+}
+
+enum { BY_SENDER, BY_RECEIVER, BY_LOSS, BY_DEATH, NOT_AT_ALL, WAYS };
+
+static void end_by(struct kv_pair *p, struct prompt *q, int way)
+{
+	switch (way) {
+	case BY_SENDER:
+		assert_ok(wimm_kv_sender_fail(q->sender, WIMM_E_INTERNAL, "no kernel"));
+		kv_wait(p, &q->got, WIMM_E_INTERNAL);
+		break;
+	case BY_RECEIVER:
+		break;
+	case BY_LOSS: /* of a page of the third chunk, with one NIC of two */
+		sim_lose_next(p->world, 1, SIM_LOSS_UNSENT, 1);
+		wimm_kv_sender_bump(q->sender, 3);
+		kv_until(p, has_ended, &q->got);
+		break;
+	case BY_DEATH:
+		sim_kill_engine(p->world, p->prefill[0].engine->self.instance, false);
+		kv_wait(p, &q->got, WIMM_E_PEER_LOST);
+		break;
+	default:
+		wimm_kv_sender_bump(q->sender, 7);
+		kv_wait(p, &q->got, WIMM_OK);
+	}
+}
+
+static void same_page(struct kv_pair *p, uint32_t here, uint32_t there)
+{
+	const struct wimm_kv_layout *l = &p->decode[0].layout;
+
+	for (uint32_t layer = 0; layer < l->layers; layer++)
+		for (uint32_t part = 0; part < 2; part++)
+			assert_memory_equal(kv_at(&p->decode[0], layer, here, part, 0, 0),
+			                    kv_at(&p->prefill[0], layer, there, part, 0, 0),
+			                    l->part_stride_bytes);
+}
+
+static void pages_of_a_failed_request_that_are_here_are_told(void **state)
+{
+	/* Goal: a prompt in chunks of 6 tokens, pages of 4, is given up in the third chunk, by one
+	 * side, the other or a lost write: the three pages of two chunks are here and are called
+	 * so, once the request is quiet and not before; of a rank that has died no page is. After
+	 * a good end all are here. */
+	static const uint8_t want[WAYS][PAGES] = {
+		[BY_SENDER] = { 1, 1, 1, 0, 0 }, [BY_RECEIVER] = { 1, 1, 1, 0, 0 },
+		[BY_LOSS] = { 1, 1, 1, 0, 0 },   [BY_DEATH] = { 0 },
+		[NOT_AT_ALL] = { 1, 1, 1, 1, 1 },
+	};
+	static const uint8_t none[PAGES] = { 0 };
+
+	(void)state;
+	for (int way = 0; way < WAYS; way++) {
+		const struct sim_cfg sim = { .profile = "efa", .seed = test_seed(29) };
+		struct kv_pair p = { .driven = true, .two_nics = true };
+		struct prompt q = { 0 };
+		struct answer answer = { 0 };
+		const struct wimm_on_done quiet = { on_answer, &answer, NULL };
+		uint8_t arrived[PAGES] = { 7, 7, 7, 7, 7 };
+		struct wimm_net_addr addr;
+		wimm_peer peer = 0;
+
+		kv_open(&p, 1, 1, &sim, NULL);
+		kv_fill(&p.prefill[0], 3);
+		assert_ok(wimm_main_address(p.prefill[0].engine, &addr));
+		assert_ok(wimm_add_peer(p.decode[0].engine, &addr, NULL, &peer));
+		begin_in(&p, peer, &q, first_src, 6, arrived);
+		wimm_kv_sender_bump(q.sender, 9);
+		settle(&p);
+		assert_memory_equal(arrived, none, PAGES);
+		end_by(&p, &q, way);
+		assert_memory_equal(arrived, way == NOT_AT_ALL ? want[way] : none, PAGES);
+		assert_ok(wimm_kv_receiver_close(&q.receiver, &quiet));
+		kv_until(&p, has_answer, &answer);
+		assert_ok(answer.status);
+		assert_memory_equal(arrived, want[way], PAGES);
+		for (uint32_t i = 0; i < PAGES; i++)
+			if (arrived[i] != 0)
+				same_page(&p, dst[i], first_src[i]);
+		assert_ok(wimm_kv_sender_close(&q.sender));
+		kv_close(&p);
+	}
+}
+
+static void pages_are_left_alone_where_nobody_hears_of_the_quiet(void **state)
+{
+	/* Goal: a receiver closed without on_quiet writes to the caller's bytes no more. */
+	struct kv_pair p = { .driven = true };
+	struct prompt q = { 0 };
+	uint8_t arrived[PAGES];
+	struct wimm_net_addr addr;
+	wimm_peer peer = 0;
+
+	(void)state;
+	kv_open(&p, 1, 1, NULL, NULL);
+	assert_ok(wimm_main_address(p.prefill[0].engine, &addr));
+	assert_ok(wimm_add_peer(p.decode[0].engine, &addr, NULL, &peer));
+	begin_in(&p, peer, &q, first_src, 6, arrived);
+	wimm_kv_sender_bump(q.sender, 9);
+	settle(&p);
+	assert_ok(wimm_kv_receiver_close(&q.receiver, NULL));
+	memset(arrived, 7, PAGES);
+	kv_wait(&p, &q.got, WIMM_E_CANCELLED);
+	settle(&p);
+	for (uint32_t i = 0; i < PAGES; i++)
+		assert_int_equal(arrived[i], 7);
+	assert_ok(wimm_kv_sender_close(&q.sender));
+	kv_close(&p);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(case_28_cancelled_request_leaves_its_pages_to_the_next),
 		cmocka_unit_test(pages_of_a_failed_request_come_back_in_three_ways),
+		cmocka_unit_test(pages_of_a_failed_request_that_are_here_are_told),
+		cmocka_unit_test(pages_are_left_alone_where_nobody_hears_of_the_quiet),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
