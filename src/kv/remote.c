@@ -53,11 +53,6 @@ bool kv_peer_is_up(void *engine, wimm_peer peer)
 	return wimm_peer_get_info(engine, peer, &info) == WIMM_OK && info.up != 0;
 }
 
-static void hold(struct kv_remote *r)
-{
-	r->refs++;
-}
-
 wimm_status kv_remote_get(struct wimm_kv_cache *cache, const struct wimm_mr_desc *desc,
                           struct kv_remote **out, struct wimm_error_info *error)
 {
@@ -68,11 +63,18 @@ wimm_status kv_remote_get(struct wimm_kv_cache *cache, const struct wimm_mr_desc
 	kv_lock(cache);
 	r = find(cache, desc);
 	if (r != NULL)
-		hold(r);
+		r->refs++;
 	kv_unlock(cache);
-	*out = r;
-	if (r != NULL)
+	if (r != NULL && kv_peer_is_up(cache->engine, wimm_remote_mr_peer(r->mr))) {
+		*out = r;
 		return WIMM_OK;
+	}
+	if (r != NULL) { /* the owner may be back, in another session, which this is none of */
+		kv_lock(cache);
+		r->bad = true;
+		kv_remote_put(cache, r);
+		kv_unlock(cache);
+	}
 	/* Two callers at once open it twice; both handles are good. */
 	r = kv_calloc(1, sizeof(*r));
 	if (r == NULL)

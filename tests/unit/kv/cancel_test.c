@@ -354,12 +354,48 @@ static void pages_are_left_alone_where_nobody_hears_of_the_quiet(void **state)
 	kv_close(&p);
 }
 
+static void request_after_its_session_was_fenced_is_served_over_the_next(void **state)
+{
+	/* Goal: both engines live, only their session is gone: what the prefill side keeps of the
+	 * decode side's region belongs to that session, and is not used for the next request. */
+	struct kv_pair p = { .driven = true };
+	struct wimm_net_addr addr;
+
+	(void)state;
+	kv_open(&p, 1, 1, NULL, NULL);
+	kv_fill(&p.prefill[0], 3);
+	assert_ok(wimm_main_address(p.prefill[0].engine, &addr));
+	for (int round = 0; round < 3; round++) {
+		struct prompt q = { 0 };
+		struct answer fenced = { 0 };
+		const struct wimm_on_done done = { on_answer, &fenced, NULL };
+		wimm_peer peer = 0;
+
+		assert_ok(wimm_add_peer(p.decode[0].engine, &addr, NULL, &peer));
+		begin(&p, peer, &q, first_src);
+		wimm_kv_sender_bump(q.sender, 4);
+		kv_wait(&p, &q.got, WIMM_OK);
+		kv_wait(&p, &q.sent, WIMM_OK);
+		kv_check_pages(&p, 0, first_src, dst, PAGES);
+		assert_ok(wimm_kv_sender_close(&q.sender));
+		assert_ok(wimm_kv_receiver_close(&q.receiver, NULL));
+		settle(&p);
+		memset(p.decode[0].mem, 0xee, p.decode[0].bytes);
+		assert_ok(wimm_fence_peer(p.decode[0].engine, peer, NULL, &done, NULL));
+		kv_until(&p, has_answer, &fenced);
+		assert_ok(fenced.status);
+		settle(&p); /* the prefill side has heard of it */
+	}
+	kv_close(&p);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(case_28_cancelled_request_leaves_its_pages_to_the_next),
 		cmocka_unit_test(pages_of_a_failed_request_come_back_in_three_ways),
 		cmocka_unit_test(pages_of_a_failed_request_that_are_here_are_told),
+		cmocka_unit_test(request_after_its_session_was_fenced_is_served_over_the_next),
 		cmocka_unit_test(pages_are_left_alone_where_nobody_hears_of_the_quiet),
 	};
 
