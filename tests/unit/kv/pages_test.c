@@ -17,7 +17,8 @@ struct row {
 	wimm_kv_kind kind;
 	uint32_t prefill_page, decode_page, prefill_tp, decode_tp;
 	uint64_t first, tokens, computed, chunk, group;
-	bool told; /* the chunks are told as they come */
+	bool told;      /* the chunks are told as they come */
+	uint32_t heads; /* of the model; 0: 4 */
 };
 
 static uint32_t list_p[LIST_MAX], list_d[LIST_MAX];
@@ -28,7 +29,7 @@ static struct wimm_kv_layout layout_of(const struct row *row, bool decode, uint3
 
 	l.kind = row->kind;
 	l.layers = LAYERS;
-	l.kv_heads = row->kind == WIMM_KV_MLA ? 1 : 4;
+	l.kv_heads = row->kind == WIMM_KV_MLA ? 1 : row->heads != 0 ? row->heads : 4;
 	l.head_dim = 4;
 	l.elem_bytes = 2;
 	l.page_tokens = decode ? row->decode_page : row->prefill_page;
@@ -176,21 +177,39 @@ static void case_71_pages_of_other_sizes_get_every_token_and_no_other_byte(void 
 	/* Goal: the published pairs with 300 and 4097 tokens, with a prefix hit that begins inside
 	 * a page of the other side, chunks that end anywhere, other numbers of ranks, MLA. */
 	static const struct row rows[] = {
-		{ WIMM_KV_GQA, 16, 128, 1, 1, 0, 300, 0, 0, 0, false },
-		{ WIMM_KV_GQA, 128, 16, 1, 1, 0, 300, 0, 0, 0, false },
-		{ WIMM_KV_GQA, 64, 64, 1, 1, 0, 4097, 0, 0, 0, false },
-		{ WIMM_KV_GQA, 64, 64, 1, 1, 0, 300, 0, 0, 0, false },
-		{ WIMM_KV_GQA, 16, 128, 1, 1, 0, 4097, 0, 1000, 0, false },
-		{ WIMM_KV_GQA, 128, 16, 1, 1, 0, 4097, 0, 1000, 0, false },
-		{ WIMM_KV_GQA, 128, 16, 2, 1, 48, 300, 40, 77, 0, false },
-		{ WIMM_KV_GQA, 16, 128, 1, 4, 128, 300, 130, 50, 0, false },
-		{ WIMM_KV_GQA, 24, 16, 4, 2, 32, 301, 0, 64, 0, false },
-		{ WIMM_KV_GQA, 64, 32, 1, 2, 0, 128, 0, 0, 0, false },
-		{ WIMM_KV_MLA, 64, 16, 4, 2, 16, 299, 0, 100, 0, false },
-		{ WIMM_KV_GQA, 1, 16, 1, 1, 0, 200, 0, 30, 0, false },
-		{ WIMM_KV_GQA, 16, 64, 1, 1, 64, 299, 0, 37, 0, true },
-		{ WIMM_KV_GQA, 64, 16, 2, 1, 80, 299, 0, 37, 0, true },
-		{ WIMM_KV_GQA, 16, 16, 1, 1, 0, 299, 0, 50, 0, true },
+		{ WIMM_KV_GQA, 16, 128, 1, 1, 0, 300, 0, 0, 0, false, 0 },
+		{ WIMM_KV_GQA, 128, 16, 1, 1, 0, 300, 0, 0, 0, false, 0 },
+		{ WIMM_KV_GQA, 64, 64, 1, 1, 0, 4097, 0, 0, 0, false, 0 },
+		{ WIMM_KV_GQA, 64, 64, 1, 1, 0, 300, 0, 0, 0, false, 0 },
+		{ WIMM_KV_GQA, 16, 128, 1, 1, 0, 4097, 0, 1000, 0, false, 0 },
+		{ WIMM_KV_GQA, 128, 16, 1, 1, 0, 4097, 0, 1000, 0, false, 0 },
+		{ WIMM_KV_GQA, 128, 16, 2, 1, 48, 300, 40, 77, 0, false, 0 },
+		{ WIMM_KV_GQA, 16, 128, 1, 4, 128, 300, 130, 50, 0, false, 0 },
+		{ WIMM_KV_GQA, 24, 16, 4, 2, 32, 301, 0, 64, 0, false, 0 },
+		{ WIMM_KV_GQA, 64, 32, 1, 2, 0, 128, 0, 0, 0, false, 0 },
+		{ WIMM_KV_GQA, 32, 64, 2, 1, 0, 300, 0, 0, 0, false, 0 },
+		{ WIMM_KV_MLA, 64, 16, 4, 2, 16, 299, 0, 100, 0, false, 0 },
+		{ WIMM_KV_GQA, 1, 16, 1, 1, 0, 200, 0, 30, 0, false, 0 },
+		{ WIMM_KV_GQA, 16, 64, 1, 1, 64, 299, 0, 37, 0, true, 0 },
+		{ WIMM_KV_GQA, 64, 16, 2, 1, 80, 299, 0, 37, 0, true, 0 },
+		{ WIMM_KV_GQA, 16, 16, 1, 1, 0, 299, 0, 50, 0, true, 0 },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+		run_row(&rows[i]);
+}
+
+static void case_68_published_shapes_get_every_byte_once(void **state)
+{
+	/* Goal: ranks, heads, pages and tokens of rows kv-a, b, c, h and i of kv_cases.json, with
+	 * fewer layers and dimensions: each byte is a pattern of its layer, head and token. */
+	static const struct row rows[] = {
+		{ WIMM_KV_GQA, 16, 16, 4, 4, 0, 1000, 0, 0, 0, false, 8 },
+		{ WIMM_KV_GQA, 16, 16, 2, 4, 0, 1000, 0, 0, 0, false, 8 },
+		{ WIMM_KV_GQA, 16, 16, 4, 1, 0, 17, 0, 0, 0, false, 8 },
+		{ WIMM_KV_GQA, 16, 16, 2, 1, 0, 31, 0, 0, 0, false, 8 },
+		{ WIMM_KV_GQA, 32, 32, 1, 4, 0, 129, 0, 0, 0, false, 8 },
 	};
 
 	(void)state;
@@ -203,8 +222,8 @@ static void case_73_mla_prefill_ranks_share_the_work_and_all_learn_the_end(void 
 	/* Goal: a latent cache from 8 ranks to 8 and to 4: each decode rank has every byte from the
 	 * one rank that the map names, and all 8 report their end, once, for each request. */
 	static const struct row rows[] = {
-		{ WIMM_KV_MLA, 64, 64, 8, 8, 0, 4096, 0, 0, 0, false },
-		{ WIMM_KV_MLA, 64, 64, 8, 4, 0, 4097, 0, 0, 0, false },
+		{ WIMM_KV_MLA, 64, 64, 8, 8, 0, 4096, 0, 0, 0, false, 0 },
+		{ WIMM_KV_MLA, 64, 64, 8, 4, 0, 4097, 0, 0, 0, false, 0 },
 	};
 
 	(void)state;
@@ -217,13 +236,13 @@ static void pages_in_groups_count_one_immediate_each(void **state)
 	/* Goal: whatever the group, the chunks and the pages' order, a group's units leave together
 	 * and all is there when the fewer immediates are counted. */
 	static const struct row rows[] = {
-		{ WIMM_KV_GQA, 1, 1, 1, 1, 0, 290, 0, 0, 256, false },
-		{ WIMM_KV_GQA, 1, 1, 1, 1, 0, 290, 0, 33, 64, false },
-		{ WIMM_KV_GQA, 1, 1, 2, 1, 7, 290, 0, 33, 1000, false },
-		{ WIMM_KV_GQA, 4, 4, 1, 2, 8, 291, 10, 40, 5, false },
-		{ WIMM_KV_GQA, 16, 4, 1, 1, 12, 291, 0, 40, 3, false },
-		{ WIMM_KV_MLA, 1, 1, 2, 2, 0, 200, 0, 90, 16, false },
-		{ WIMM_KV_MLA, 1, 1, 2, 2, 0, 200, 0, 90, 16, true },
+		{ WIMM_KV_GQA, 1, 1, 1, 1, 0, 290, 0, 0, 256, false, 0 },
+		{ WIMM_KV_GQA, 1, 1, 1, 1, 0, 290, 0, 33, 64, false, 0 },
+		{ WIMM_KV_GQA, 1, 1, 2, 1, 7, 290, 0, 33, 1000, false, 0 },
+		{ WIMM_KV_GQA, 4, 4, 1, 2, 8, 291, 10, 40, 5, false, 0 },
+		{ WIMM_KV_GQA, 16, 4, 1, 1, 12, 291, 0, 40, 3, false, 0 },
+		{ WIMM_KV_MLA, 1, 1, 2, 2, 0, 200, 0, 90, 16, false, 0 },
+		{ WIMM_KV_MLA, 1, 1, 2, 2, 0, 200, 0, 90, 16, true, 0 },
 	};
 
 	(void)state;
@@ -234,7 +253,7 @@ static void pages_in_groups_count_one_immediate_each(void **state)
 static void pages_many_and_small_in_a_row_are_grouped_unasked(void **state)
 {
 	/* Goal: the choice: few pages, large ones and ones in no order keep an immediate each. */
-	static const struct row row = { WIMM_KV_GQA, 1, 1, 1, 1, 0, 290, 0, 0, 0, false };
+	static const struct row row = { WIMM_KV_GQA, 1, 1, 1, 1, 0, 290, 0, 0, 0, false, 0 };
 	struct kv_pair p = { .provider = NULL };
 	static const struct {
 		uint64_t tokens;
@@ -268,7 +287,7 @@ static void pages_that_cannot_be_cut_are_refused_with_both_numbers(void **state)
 {
 	/* Goal: page sizes that differ and a stride that is no multiple of what both have in
 	 * common: refused by the comparison, which both sides make. */
-	static const struct row row = { WIMM_KV_GQA, 16, 128, 1, 1, 0, 300, 0, 0, 0, false };
+	static const struct row row = { WIMM_KV_GQA, 16, 128, 1, 1, 0, 300, 0, 0, 0, false, 0 };
 	struct wimm_kv_layout p = layout_of(&row, false, 0), d = layout_of(&row, true, 0);
 	struct wimm_error_info error = { 0 };
 
@@ -291,6 +310,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(case_71_pages_of_other_sizes_get_every_token_and_no_other_byte),
+		cmocka_unit_test(case_68_published_shapes_get_every_byte_once),
 		cmocka_unit_test(case_73_mla_prefill_ranks_share_the_work_and_all_learn_the_end),
 		cmocka_unit_test(pages_in_groups_count_one_immediate_each),
 		cmocka_unit_test(pages_many_and_small_in_a_row_are_grouped_unasked),

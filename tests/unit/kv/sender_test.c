@@ -452,7 +452,7 @@ static void case_68_ranks_of_other_numbers_get_every_byte(void **state)
 			struct wimm_kv_receive_opts r = kv_receive_opts(&got, TOKENS, dst_pages, 5);
 			struct wimm_kv_receiver *receiver = NULL;
 			struct wimm_kv_sender *sender[RANKS_MAX] = { NULL };
-			uint64_t immediates = 0;
+			uint64_t immediates = 0, bytes = 0;
 
 			r.prefill = &prefill;
 			r.tail = 1;
@@ -476,9 +476,11 @@ static void case_68_ranks_of_other_numbers_get_every_byte(void **state)
 			for (uint32_t k = 0; k < p.prefill_tp; k++) {
 				kv_wait(&p, &sent[k], WIMM_OK);
 				immediates += sent[k].immediates;
+				bytes += sent[k].bytes;
 				assert_ok(wimm_kv_sender_close(&sender[k]));
 			}
 			assert_int_equal(immediates, wimm_kv_receiver_count(receiver));
+			assert_int_equal(bytes, got.bytes); /* none was written twice */
 			kv_check_pages(&p, rank, src_pages, dst_pages, 5);
 			assert_ok(wimm_kv_receiver_close(&receiver, NULL));
 		}
@@ -489,23 +491,27 @@ static void case_68_ranks_of_other_numbers_get_every_byte(void **state)
 static void sender_request_that_does_not_fit_is_refused_on_both_sides(void **state)
 {
 	/* Goal: a list of another length, a page outside, a prefill side that is not what decode
-	 * took it for: the open call says why, and so does the receiver's report, at once. */
+	 * took it for, other numbers of layers, bytes an element, dimensions (case 70): the open
+	 * call says why with both numbers, and so does the receiver's report, at once. */
 	static const uint32_t outside[] = { 0, 1, 2, 3, 16 };
 	struct story s = { .pair = { .provider = NULL } };
 	struct wimm_error_info error = { 0 };
 
 	(void)state;
 	story_open(&s, NULL);
-	for (int i = 0; i < 4; i++) {
+	for (int i = 0; i < 6; i++) {
 		struct wimm_kv_receive_opts r = kv_receive_opts(&s.got, TOKENS, dst_pages, 5);
 		struct wimm_kv_layout other = s.pair.prefill[0].layout;
 		struct wimm_kv_send_opts o;
 		static const char *const words[] = { "4 pages, the request has 5",
 			                             "page 16, the cache has 16",
 			                             "tp at prefill is 1, decode took it for 2",
-			                             "layers is 4 at prefill, 3 at decode" };
-		static const wimm_status want[] = { WIMM_E_INVAL, WIMM_E_RANGE, WIMM_E_MISMATCH,
-			                            WIMM_E_MISMATCH };
+			                             "layers is 4 at prefill, 3 at decode",
+			                             "elem_bytes is 2 at prefill, 1 at decode",
+			                             "head_dim is 8 at prefill, 16 at decode" };
+		static const wimm_status want[] = { WIMM_E_INVAL,    WIMM_E_RANGE,
+			                            WIMM_E_MISMATCH, WIMM_E_MISMATCH,
+			                            WIMM_E_MISMATCH, WIMM_E_MISMATCH };
 		struct kv_side odd;
 
 		if (i == 2) {
@@ -513,11 +519,14 @@ static void sender_request_that_does_not_fit_is_refused_on_both_sides(void **sta
 			assert_ok(wimm_kv_layout_pack(&other, NULL));
 			r.prefill = &other;
 		}
-		if (i == 3) {
-			other.layers = 3;
+		if (i >= 3) {
+			other.layers = i == 3 ? 3 : other.layers;
+			other.elem_bytes = i == 4 ? 1 : other.elem_bytes;
+			other.head_dim = i == 5 ? 16 : other.head_dim;
+			assert_ok(wimm_kv_layout_pack(&other, NULL));
 			kv_side_open(&s.pair, &odd, &other);
 		}
-		assert_ok(wimm_kv_receiver_open(i == 3 ? odd.cache : s.pair.decode[0].cache, &r,
+		assert_ok(wimm_kv_receiver_open(i >= 3 ? odd.cache : s.pair.decode[0].cache, &r,
 		                                &s.receiver, NULL));
 		o = kv_send_opts(&s.sent, s.receiver, i == 1 ? outside : src_pages, i == 0 ? 4 : 5);
 		assert_int_equal(
@@ -527,7 +536,7 @@ static void sender_request_that_does_not_fit_is_refused_on_both_sides(void **sta
 		kv_wait(&s.pair, &s.got, want[i]);
 		assert_non_null(strstr(s.got.text, words[i]));
 		assert_ok(wimm_kv_receiver_close(&s.receiver, NULL));
-		if (i == 3)
+		if (i >= 3)
 			kv_side_close(&odd);
 	}
 	assert_int_equal(calls_made(), 0);
