@@ -78,6 +78,7 @@ class Instance:
     def ready(self):
         said = self.wait("ready")
         self.address, self.blocks = said["address"], said["free"]
+        self.kernel = said["kernel"]
         return self
 
     def say(self, what, **args):

@@ -4,6 +4,7 @@ standard output. It steps the engine whenever there is something to do, as a ser
 
 Run by tests/vllm/conftest.py in the environment that has vLLM.
 """
+import concurrent.futures
 import contextlib
 import json
 import os
@@ -13,7 +14,13 @@ import sys
 import threading
 import zlib
 
+import torch
 
+import wimm
+from wimm import kv
+from wimm.operation import Operation
+
+_WRITTEN = 4  # KV_BLOB_WRITTEN of src/kv/blob.h
 _saying = threading.Lock()  # the engine's callback thread has things to say, too
 
 
@@ -30,6 +37,7 @@ class Faults:
         self.source = worker.saves._source
         self.layer_done = worker.saves.layer_done
         self.cancelled = worker.saves.cancelled
+        self.give_up, self.fence_peer = kv.Receiver.give_up, worker.engine.fence_peer
         self.held = []
         self.go = threading.Event()
 
@@ -37,6 +45,7 @@ class Faults:
         saves = self.worker.saves
         saves._source, saves.layer_done = self.source, self.layer_done
         saves.cancelled = self.cancelled
+        kv.Receiver.give_up, self.worker.engine.fence_peer = self.give_up, self.fence_peer
         self.go.set()
         for args in self.held:
             with self.worker.lock:
@@ -80,6 +89,25 @@ class Faults:
         self.go.clear()
         self.worker.saves.layer_done = layer_done
 
+    def quarantine(self):
+        """Who is given up is silent, and nobody knows whether it writes, until this is cleared."""
+        def keep_out(peer):
+            ended = Operation(self.worker.engine, "fence", ())
+            ended._settle(wimm.Status.E_QUARANTINED, wimm.Done(0, peer, 0, 0, 0, 0))
+            return ended
+
+        def give_up(receiver):
+            quiet, told = self.give_up(receiver), concurrent.futures.Future()
+            peer = next(one.peers[0] for one in self.worker.loads._open.values()
+                        if one.given_up is receiver)
+            quiet.add_done_callback(lambda _: told.set_exception(keep_out(peer).exception(0)))
+            return told
+
+        def fence_peer(peer, block=None):
+            say("fence asked")
+            return keep_out(peer)
+
+        kv.Receiver.give_up, self.worker.engine.fence_peer = give_up, fence_peer
 
     def hold_cancels(self):
         """Nobody is told that nothing writes for them any more, until this is cleared."""
@@ -117,6 +145,7 @@ class Instance:
         """Note where pages lie and what they hold, when all are there and when all have gone."""
         loads, saves = self.worker.loads, self.worker.saves
         report, drop, opened = loads._report, saves._drop_if_over, saves._open
+        take_message = self.worker.cache.take_message
 
         def opens(job, request):
             done = opened(job, request)
@@ -128,7 +157,7 @@ class Instance:
             self.blocks[load.transfer] = list(load.blocks)
             self.sums[load.transfer] = self.sums_of(load.blocks)
             say("loaded", transfer=load.transfer, failed=loading.failed, blocks=load.blocks,
-                first_token=load.first_token)
+                bad=loading.bad_blocks(), first_token=load.first_token)
             report(loading)
 
         def dropped(job):
@@ -137,12 +166,24 @@ class Instance:
                 self.sums[job.transfer] = self.sums_of(job.blocks)
             drop(job)
 
+        def took_message(peer, data):
+            took = take_message(peer, data)
+            if data[4] == _WRITTEN:
+                say("heard how far prefill is")
+            return took
+
         loads._report, saves._drop_if_over, saves._open = reported, dropped, opens
+        self.worker.cache.take_message = took_message
 
     def sums_of(self, blocks):
         tensors = self.worker.shape.keep
-        return [[zlib.crc32(t[block].contiguous().numpy().tobytes()) for block in blocks]
+        return [[zlib.crc32(t[block].contiguous().view(torch.uint8).numpy()) for block in blocks]
                 for t in tensors]
+
+    def kernel(self):
+        """The attention kernel that vLLM has chosen."""
+        runner = self.engine.engine_core.engine_core.model_executor.driver_worker.model_runner
+        return runner.attn_groups[0][0].backend.get_name()
 
     def free_blocks(self):
         return self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
@@ -178,7 +219,7 @@ class Instance:
 
     def run(self):
         threading.Thread(target=self.read, daemon=True).start()
-        say("ready", address=self.worker.address, free=self.free_blocks())
+        say("ready", address=self.worker.address, free=self.free_blocks(), kernel=self.kernel())
         while True:
             busy = self.scheduler.has_requests()
             try:

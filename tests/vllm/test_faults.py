@@ -97,6 +97,60 @@ def test_prompt_aborted_at_prefill_is_computed_by_decode(trio):
     prefill.ask("fault", kind="clear")
 
 
+def test_prompt_aborted_at_prefill_keeps_the_pages_that_have_come(trio):
+    """Goal: prefill gives up in the third chunk. The page that two chunks have filled is no failed
+    block, and decode computes from there on: with that page's bytes left out its tokens differ."""
+    prefill, decode, _ = trio
+    for lost in (False, True):
+        name, ids = f"part-{lost}", prompt(9 + lost, 300)
+        wanted = decode.alone(f"ref-{name}", ids)
+        prefill.ask("fault", kind="stop_after_layer", layer=1, passes=3)
+        if lost:
+            prefill.ask("fault", kind="lose", page=0, keep=True)
+        decode.decode(name, ids, prefill.address)
+        prefill.prefill(name, ids)
+        prefill.wait("stopped")
+        decode.wait("heard how far prefill is")
+        prefill.say("abort", name=f"P-{name}")
+        prefill.say("go")
+        assert (decode.wait("done", name=f"D-{name}")["tokens"] == wanted) is not lost
+        loaded = decode.wait("loaded", transfer=name)
+        assert "given up at the prefill side" in loaded["failed"]
+        assert len(loaded["blocks"]) == 3
+        # The pass that stood still ends before the abort: its page may have come, too.
+        assert loaded["bad"] in (loaded["blocks"][1:], loaded["blocks"][2:])
+        assert prefill.wait_free() == prefill.blocks and decode.wait_free() == decode.blocks
+        prefill.ask("fault", kind="clear")
+
+
+def test_blocks_in_quarantine_come_back_when_the_silent_rank_is_fenced(trio):
+    """Goal: an aborted request whose prefill rank may still write, and cannot be kept from it: its
+    blocks stay away while that is the answer, however often it is asked; then they serve others."""
+    prefill, decode, _ = trio
+    ids = prompt(11, 300)
+    prefill.ask("fault", kind="stop_after_layer", layer=1, passes=2)
+    decode.ask("fault", kind="quarantine")
+    decode.decode("keep", ids, prefill.address)
+    prefill.prefill("keep", ids)
+    prefill.wait("stopped")
+    decode.say("abort", name="D-keep")
+    for _ in range(3):
+        decode.wait("fence asked")
+        said = decode.ask("free")
+        assert said["states"] == ["FINISHED_ABORTED"] and said["blocks"] == decode.blocks - 3
+    prefill.say("go")
+    assert prefill.wait_free() == prefill.blocks
+    decode.wait("fence asked")
+    assert decode.ask("free")["blocks"] == decode.blocks - 3
+    assert not [one for one in decode.seen() if one["event"] == "loaded"]
+    decode.ask("fault", kind="clear")
+    assert decode.wait_free() == decode.blocks
+    loaded = decode.wait("loaded", transfer="keep")
+    assert loaded["failed"] and loaded["bad"] == loaded["blocks"]
+    prefill.ask("fault", kind="clear")
+    reuse_all(prefill, decode, "after-keep", loaded["blocks"])
+
+
 def test_params_that_lack_something_are_computed_by_decode(trio):
     """Goal: a proxy's mistakes cost time, not the service: no id, no address, a wrong one."""
     _, decode, _ = trio
@@ -139,7 +193,8 @@ def test_prefill_killed_between_two_layers_is_replaced_by_decode_or_reported(tri
         prefill.prefill(name, ids)
     assert prefill.killed() == -9
     assert recompute.wait("done", name="D-dies-r")["tokens"] == wanted
-    assert recompute.wait("loaded", transfer="dies-r")["failed"]
+    loaded = recompute.wait("loaded", transfer="dies-r")
+    assert loaded["failed"] and loaded["bad"] == loaded["blocks"]
     assert fail.wait("done", name="D-dies-f")["reason"] == "error"
     for decode in (recompute, fail):
         assert decode.wait_free() == decode.blocks

@@ -3,11 +3,14 @@
 
 A load is reported once: when its pages are readable, or when nothing can write to them any more.
 The second takes two answers: the receiver is quiet (no write of a live session can reach its
-pages), and every prefill rank that was asked has said that it knows of no such request, or is gone.
+pages, and the paths of ranks that were lost are closed), and every prefill rank that was asked has
+said that it knows of no such request, or is gone. A lost rank whose paths cannot be closed while
+its process lives keeps the pages in quarantine: it is asked about until they are.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from typing import TYPE_CHECKING, Any
@@ -24,6 +27,10 @@ if TYPE_CHECKING:
 
 logger = init_logger(__name__)
 
+#: Answers after which only peers that were lost may still write, if anybody.
+_QUIET = (wimm.Status.E_QUARANTINED, wimm.Status.E_CLOSED)
+_FENCED = (wimm.FenceAnswer.CONFIRMED, wimm.FenceAnswer.FENCED)
+
 
 class _Loading:
     """A load that is not reported yet."""
@@ -33,11 +40,21 @@ class _Loading:
         self.deadline = deadline
         self.peers: list[int] = []
         self.receiver: kv.Receiver | None = None
+        self.given_up: kv.Receiver | None = None  #: what it was, of one that has failed
         self.id = 0                    #: of the wimm request
         self.failed = ""               #: why; "" while it has not
         self.aborted = False
         self.quiet = True              #: no receiver is being given up
         self.unsure: set[int] = set()  #: peers that may still know of it
+        self.silent: dict[int, bool] = {}  #: lost peers that may still write; whether one is asked
+
+    def bad_blocks(self) -> list[int]:
+        """Those of its blocks whose pages have not come. Known when nothing can write any more."""
+        if not self.failed:
+            return []
+        if self.given_up is None:
+            return self.load.blocks
+        return [self.load.blocks[place] for place in self.given_up.missing()]
 
 
 class Loads:
@@ -145,12 +162,11 @@ class Loads:
             self._waiting.remove(loading)
         receiver, loading.receiver = loading.receiver, None
         if receiver is not None:
-            loading.quiet = False
+            loading.given_up = receiver
             quiet = receiver.give_up()
-            if quiet is None:
-                loading.quiet = True
-            else:
-                quiet.add_done_callback(lambda _: self._is_quiet(loading))
+            if quiet is not None:  # else the engine is being closed
+                loading.quiet = False
+                quiet.add_done_callback(lambda ended: self._is_quiet(loading, ended))
         self._say_cancel(loading)
         self._report_if_safe(loading)
 
@@ -158,22 +174,54 @@ class Loads:
         for peer in list(loading.unsure):
             self._worker.say(peer, "cancel", id=loading.id, transfer=loading.load.transfer)
 
-    def _is_quiet(self, loading: _Loading) -> None:
+    def _is_quiet(self, loading: _Loading, ended: Any) -> None:
+        """Callback thread: no write of a live session can reach its pages; lost peers may."""
         with self._worker.lock:
-            loading.quiet = True
+            problem = _problem(ended)
+            loading.quiet = problem is None or problem.code in _QUIET
+            if problem is not None and problem.code == wimm.Status.E_QUARANTINED:
+                loading.silent = {peer: False for peer in loading.peers
+                                  if peer == problem.peer or self._worker.is_lost(peer)}
+                logger.warning("wimm: the blocks of request %s stay out of use: %s",
+                               loading.load.request, problem)
+                self._ask_silent(loading)
             self._report_if_safe(loading)
         self._worker.changed()
 
+    def _ask_silent(self, loading: _Loading) -> None:
+        """Whether lost peers are gone by now, or their paths closed. What cannot be asked now, and
+        whose answer is no, is asked again by poll()."""
+        for peer, asked in list(loading.silent.items()):
+            if asked:
+                continue
+            try:
+                fence = self._worker.engine.fence_peer(peer, block=False)
+            except wimm.Error as problem:
+                logger.debug("wimm: peer %d cannot be fenced now: %s", peer, problem)
+                continue
+            loading.silent[peer] = True
+            fence.add_done_callback(functools.partial(self._fenced, loading, peer))
+
+    def _fenced(self, loading: _Loading, peer: int, ended: Any) -> None:
+        """Callback thread: only a fence that holds gives blocks back."""
+        with self._worker.lock:
+            if ended.fence in _FENCED:
+                loading.silent.pop(peer, None)
+                self._report_if_safe(loading)
+            elif peer in loading.silent:
+                loading.silent[peer] = False
+        self._worker.changed()
+
     def _report_if_safe(self, loading: _Loading) -> None:
-        if loading.failed and loading.quiet and not loading.unsure:
+        if loading.failed and loading.quiet and not loading.silent and not loading.unsure:
             self._report(loading)
 
     def _report(self, loading: _Loading) -> None:
         if self._open.pop(loading.load.request, None) is None:
             return
         self.over.add(loading.load.request)
-        if loading.failed and not loading.aborted:
-            self._bad_blocks.update(loading.load.blocks)
+        if not loading.aborted:
+            self._bad_blocks.update(loading.bad_blocks())
 
     def _by_id(self, number: int) -> _Loading | None:
         return next((one for one in self._open.values() if one.id == number and number), None)
@@ -208,9 +256,19 @@ class Loads:
         for loading in list(self._open.values()):
             if loading.failed:
                 self._say_cancel(loading)
+                self._ask_silent(loading)
             elif loading in self._waiting:
                 if now >= loading.deadline:
                     self._fail(loading, "the prefill side has not answered in time")
                 elif loading.peers[0] not in self._layouts:
                     self._worker.say(loading.peers[0], "ask")
         self._serve_waiting()
+
+
+def _problem(ended: Any) -> wimm.Error | None:
+    """What an operation that has settled failed with; None where it did not."""
+    try:
+        found = ended.exception(0)
+    except wimm.Error as cancelled:
+        return cancelled
+    return found if isinstance(found, wimm.Error) else None

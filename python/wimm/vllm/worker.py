@@ -122,6 +122,13 @@ class Worker:
                 known = self._peers[address] = self.engine.add_peer(address)
             return known
 
+    def is_lost(self, peer: int) -> bool:
+        """Whether a peer's session has ended with an error."""
+        try:
+            return not self.engine.peer_info(peer).up and self.engine.peer_error(peer) is not None
+        except wimm.Error:
+            return True  # so long ago that nothing of it is left
+
     def say(self, peer: int, kind: str, **what: Any) -> bool:
         """Send a short message. False: it cannot go now."""
         try:
