@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Thin calls: Meson builds, scripts/parts.txt lists what the checks run.
-.PHONY: all setup build check check-deep check-vllm check-vm-full coverage demo demo-hosts bench bench-verbs mutants soak \
-	spec clean
+.PHONY: all setup build check check-deep check-vllm check-vm-full coverage demo demo-hosts bench bench-verbs bench-vllm \
+	mutants soak spec clean
 
 all: build
 
@@ -46,6 +46,11 @@ bench: build
 # Provider verbs against perftest (Debian package perftest), in a virtual machine.
 bench-verbs: build
 	@bench/verbs
+
+# Time to first token beside vLLM's NixlConnector, through four servers of vLLM on the CPU.
+bench-vllm: build
+	@tests/vllm/env/make.sh
+	@.venv/bin/python tests/vllm/first_token.py
 
 # Lines of src/core that the simulator reaches.
 coverage: setup
