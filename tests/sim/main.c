@@ -198,6 +198,7 @@ static int report(uint32_t count, uint32_t *ops, uint32_t *faults, const uint32_
 /* What the processes that run the seeds leave behind. */
 struct figures {
 	uint32_t with[JOBS_MAX][KINDS];
+	uint64_t injected[JOBS_MAX][SIM_FAULT_COUNT];
 	uint32_t values[]; /* operations of each seed, then faults */
 };
 
@@ -209,6 +210,8 @@ static void run_some(struct figures *f, uint64_t first, uint32_t count, uint32_t
 		f->values[count + i] = (uint32_t)run.stats.faults;
 		for (int kind = 0; kind < KINDS; kind++)
 			f->with[job][kind] += seen(&run.stats, kind);
+		for (int kind = 0; kind < SIM_FAULT_COUNT; kind++)
+			f->injected[job][kind] += run.stats.fault[kind];
 	}
 }
 
@@ -269,7 +272,7 @@ static int run_soak(uint64_t first, uint32_t minutes, uint32_t jobs)
 	struct figures *f =
 		mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	double start = now_s(), told = start;
-	uint64_t with[KINDS] = { 0 }, seeds = 0;
+	uint64_t with[KINDS] = { 0 }, injected[KINDS] = { 0 }, seeds = 0;
 
 	if (f == MAP_FAILED)
 		return 2;
@@ -281,6 +284,9 @@ static int run_soak(uint64_t first, uint32_t minutes, uint32_t jobs)
 		for (uint32_t j = 0; j < jobs; j++)
 			for (int kind = 0; kind < KINDS; kind++)
 				with[kind] += f->with[j][kind];
+		for (uint32_t j = 0; j < jobs; j++)
+			for (int kind = 0; kind < SIM_FAULT_COUNT; kind++)
+				injected[kind] += f->injected[j][kind];
 		if (now_s() < told + 60.0)
 			continue;
 		told = now_s();
@@ -288,8 +294,12 @@ static int run_soak(uint64_t first, uint32_t minutes, uint32_t jobs)
 		       seeds, (double)seeds * 60.0 / (told - start));
 		fflush(stdout);
 	}
-	for (int kind = 0; kind < KINDS; kind++)
-		printf("  %9" PRIu64 " seeds: %s\n", with[kind], kind_name(kind));
+	for (int kind = 0; kind < KINDS; kind++) {
+		printf("  %9" PRIu64 " seeds: %s", with[kind], kind_name(kind));
+		if (kind < SIM_FAULT_COUNT)
+			printf(", %" PRIu64 " times", injected[kind]);
+		putchar('\n');
+	}
 	printf("PASS sim/soak:%" PRIu64 "..%" PRIu64 "\n", first, first + seeds - 1);
 	munmap(f, bytes);
 	return 0;
