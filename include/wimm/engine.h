@@ -157,7 +157,11 @@ WIMM_API WIMM_MUST_CHECK wimm_status wimm_net_addr_from_string(const char *text,
 struct wimm_peer_opts {
 	uint32_t size;
 	uint32_t flags;              /* none defined */
-	uint64_t reserved[4];
+	uint64_t peer_timeout_ms;    /* 1..2^32 - 1; silence after which this peer counts as lost,
+				      * from now on: at least three of its heartbeats, four times
+				      * as much for one that its program drives. 0: as it was, at
+				      * first that of the engine */
+	uint64_t reserved[3];
 };
 #define WIMM_PEER_OPTS_INIT { .size = sizeof(struct wimm_peer_opts) }
 

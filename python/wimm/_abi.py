@@ -259,7 +259,8 @@ class wimm_peer_opts(Structure):
     _fields_ = [
         ("size", c_uint32),
         ("flags", c_uint32),
-        ("reserved", c_uint64 * 4),
+        ("peer_timeout_ms", c_uint64),
+        ("reserved", c_uint64 * 3),
     ]
 
 

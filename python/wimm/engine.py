@@ -221,13 +221,18 @@ class Engine(Transfers):
             _native.check(self._lib.wimm_main_address(handle, ctypes.byref(addr)))
         return from_c(addr)
 
-    def add_peer(self, address: bytes | str) -> int:
-        """Name a peer and start connecting. Returns its number; what is submitted waits for it."""
+    def add_peer(self, address: bytes | str, *, peer_timeout: float | None = None) -> int:
+        """Name a peer and start connecting. Returns its number; what is submitted waits for it.
+        `peer_timeout`: seconds of silence after which this peer counts as lost, None that of the
+        engine, or what was said before."""
         raw = address if isinstance(address, bytes) else Address.parse(address)
+        opts = _abi.wimm_peer_opts(
+            size=ctypes.sizeof(_abi.wimm_peer_opts),
+            peer_timeout_ms=-(-_calls.microseconds("peer_timeout", peer_timeout) // 1000))
         out = ctypes.c_uint64()
         with self._gate as handle:
-            _native.check(self._lib.wimm_add_peer(handle, ctypes.byref(to_c(raw)), None,
-                                                  ctypes.byref(out)))
+            _native.check(self._lib.wimm_add_peer(handle, ctypes.byref(to_c(raw)),
+                                                  ctypes.byref(opts), ctypes.byref(out)))
         return out.value
 
     def remove_peer(self, peer: int) -> None:

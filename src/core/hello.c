@@ -99,17 +99,14 @@ void session_connect(struct worker *w, struct peer *p)
 
 static void learn_hello(struct worker *w, struct peer *p, const struct wire_msg *m)
 {
-	uint64_t theirs = (uint64_t)m->u.hello.heartbeat_ms * 3 * CLOCK_NS_PER_MS;
-
 	p->addr = m->u.hello.self;
 	p->instance_known = true;
 	p->progress_mode = m->u.hello.progress_mode;
 	p->minor = m->u.hello.minor;
 	p->max_msg_bytes = m->u.hello.max_msg_bytes;
 	p->attempt = m->u.hello.attempt;
-	p->timeout_ns = w->peer_timeout_ns > theirs ? w->peer_timeout_ns : theirs;
-	if (p->progress_mode == WIMM_PROGRESS_CALLER)
-		p->timeout_ns *= 4; /* it answers only when its program calls */
+	p->min_timeout_ns = (uint64_t)m->u.hello.heartbeat_ms * 3 * CLOCK_NS_PER_MS;
+	peer_set_timeout(w, p, p->own_timeout_ns);
 }
 
 /* Answer a hello with a refusal on a channel that has no peer. */
@@ -303,6 +300,8 @@ static void merge(struct worker *w, struct peer *p, struct peer *real) ON_WORKER
 		return;
 	}
 	p->alias = real;
+	if (p->own_timeout_ns != 0)
+		peer_set_timeout(w, real, p->own_timeout_ns);
 	memcpy(p->addr.instance, real->addr.instance, WIMM_INSTANCE_BYTES);
 	LIST_FOR_EACH(it, &p->sends) {
 		struct op *op = LIST_ENTRY(it, struct op, wait_link);

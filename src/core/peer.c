@@ -165,6 +165,16 @@ static void peer_reset(struct peer *p) ON_WORKER
 	}
 }
 
+void peer_set_timeout(struct worker *w, struct peer *p, uint64_t own_ns)
+{
+	uint64_t wanted_ns = own_ns != 0 ? own_ns : w->peer_timeout_ns;
+
+	p->own_timeout_ns = own_ns;
+	p->timeout_ns = wanted_ns > p->min_timeout_ns ? wanted_ns : p->min_timeout_ns;
+	if (p->progress_mode == WIMM_PROGRESS_CALLER)
+		p->timeout_ns *= 4; /* it answers only when its program calls */
+}
+
 static void peer_exhume(struct worker *w) ON_WORKER;
 
 struct peer *peer_new(struct worker *w, const struct wire_addr *addr)

@@ -119,7 +119,9 @@ struct peer {
 	struct list talk_link; /* worker.talkers, while outbox is not empty */
 	uint64_t last_rx_ns;
 	uint64_t last_tx_ns;
-	uint64_t timeout_ns;
+	uint64_t timeout_ns;     /* of these: */
+	uint64_t own_timeout_ns; /* asked for; 0: the engine's */
+	uint64_t min_timeout_ns; /* for its heartbeats */
 	uint64_t attempt; /* the peer's hellos up to this one are out of date */
 	uint32_t max_msg_bytes;
 	uint32_t path_count;

@@ -13,6 +13,7 @@ struct peer_args {
 	const struct wire_addr *addr;
 	struct wimm_error_info *error;
 	struct wimm_peer_info *info;
+	uint64_t timeout_ns; /* 0: as it was */
 	wimm_peer id;
 	wimm_status status;
 };
@@ -110,8 +111,11 @@ static void add_on_worker(struct worker *w, void *arg) ON_WORKER
 	struct peer_args *a = arg;
 	struct peer *p = peer_get(w, a->addr, &a->status);
 
-	if (p != NULL)
-		a->id = peer_id(p);
+	if (p == NULL)
+		return;
+	a->id = peer_id(p);
+	if (a->timeout_ns != 0)
+		peer_set_timeout(w, peer_real(p), a->timeout_ns);
 }
 
 wimm_status wimm_add_peer(struct wimm_engine *engine, const struct wimm_net_addr *addr,
@@ -127,6 +131,13 @@ wimm_status wimm_add_peer(struct wimm_engine *engine, const struct wimm_net_addr
 		return args_null(addr == NULL ? "addr" : "out");
 	if (opts != NULL && !ARGS_GOOD(opts, 0))
 		return ARGS_REFUSED(opts, "wimm_peer_opts", 0);
+	if (opts != NULL && opts->peer_timeout_ms > UINT32_MAX) {
+		error_text_set("peer_timeout_ms %" PRIu64 "; allowed are 0..%" PRIu32,
+		               opts->peer_timeout_ms, UINT32_MAX);
+		return WIMM_E_INVAL;
+	}
+	if (opts != NULL)
+		args.timeout_ns = opts->peer_timeout_ms * CLOCK_NS_PER_MS;
 	st = wire_addr_decode(addr, &a);
 	if (st != WIMM_OK)
 		return st;

@@ -171,6 +171,8 @@ wimm_peer peer_id(const struct peer *p);
 bool peer_was_there(struct worker *w, wimm_peer id);
 /* Any thread: the state of a peer id, PEER_FREE when stale. */
 enum peer_state peer_public_state(struct worker *w, wimm_peer id);
+/* Silence after which it is lost; own_ns 0: the engine's. */
+void peer_set_timeout(struct worker *w, struct peer *p, uint64_t own_ns);
 void peer_set_state(struct peer *p, enum peer_state state);
 void peer_down(struct worker *w, struct peer *p, wimm_status cause, uint32_t vendor_code,
                const char *fmt, ...) __attribute__((format(printf, 5, 6), nonnull(5))) ON_WORKER;

@@ -347,6 +347,10 @@ static void small_calls_refuse_bad_arguments(void **state)
 	assert_invalid(wimm_add_peer(e, NULL, NULL, &peer));
 	peer_opts.flags = 1;
 	assert_invalid(wimm_add_peer(e, &p->b->addr, &peer_opts, &peer));
+	peer_opts.flags = 0;
+	peer_opts.peer_timeout_ms = UINT64_C(1) << 32;
+	assert_refused(wimm_add_peer(e, &p->b->addr, &peer_opts, &peer), WIMM_E_INVAL,
+	               "4294967296; allowed are 0..4294967295");
 	assert_int_equal(wimm_peer_last_error(e, wimm_remote_mr_peer(p->to), &info),
 	                 WIMM_E_NOT_FOUND);
 	assert_invalid(wimm_peer_last_error(e, wimm_remote_mr_peer(p->to), NULL));

@@ -364,6 +364,36 @@ static void silence_of_one_of_three_case_31_fails_its_requests_alone(void **stat
 		}
 }
 
+/* Goal: a peer's own time-out holds for it alone. */
+static void silence_limit_is_each_peers_own(void **state)
+{
+	const struct puppet_opts po = { .bytes = 4096, .heartbeat_ms = 50 };
+	struct wimm_peer_opts opts = WIMM_PEER_OPTS_INIT;
+	struct wimm_engine_opts o = node_opts();
+	struct puppet *b, *c;
+	struct node *a;
+	wimm_peer peer;
+
+	(void)state;
+	o.peer_timeout_ms = 600000;
+	a = node_open_with(&o, 4096);
+	b = puppet_start(&po);
+	c = puppet_start(&po);
+	opts.peer_timeout_ms = 300;
+	assert_ok(wimm_add_peer(a->engine, &b->addr, &opts, &peer)); /* before it has a session */
+	(void)peer_at(a, c);
+	wait_events(a, WIMM_PEER_UP, 2);
+	puppet_stop(b);
+	puppet_stop(c);
+	wait_events(a, WIMM_PEER_DOWN, 1);
+	gate_lock();
+	for (uint32_t i = 0; i < a->event_count; i++)
+		if (a->event[i].kind == WIMM_PEER_DOWN)
+			assert_int_equal(a->event[i].peer, peer);
+	gate_unlock();
+	assert_int_equal(node_events(a, WIMM_PEER_DOWN), 1);
+}
+
 /* --- 204 --- */
 
 static void names_both(const char *text, const struct wimm_net_addr *was,
@@ -488,6 +518,7 @@ static const struct contract_case cases[] = {
 	CASE_ONLY(restarted_peer_reconnects_without_help, ONLY_PROCESSES),
 	CASE_ONLY(leavers_without_goodbye_case_19_leave_nothing_behind, ONLY_PROCESSES),
 	CASE_ONLY(silence_of_one_of_three_case_31_fails_its_requests_alone, ONLY_PROCESSES),
+	CASE_ONLY(silence_limit_is_each_peers_own, ONLY_PROCESSES),
 	CASE_ONLY(new_process_on_the_same_port_case_204_is_not_taken_for_the_old,
 	          ONLY_PROCESSES | ONLY_LASTING),
 	CASE_ONLY(restart_with_ten_connected_case_206_listens_at_once,

@@ -254,6 +254,35 @@ static void silence_in_the_world_case_31_fails_one_peers_requests(void **state)
 	assert_int_equal(node_events(d, WIMM_PEER_DOWN), 1);
 }
 
+/* Goal: a peer may be given a time-out of its own: it is lost when the engine's own is far off, and
+ * another one that stands still as long is not. */
+static void silence_limit_in_the_world_is_each_peers_own(void **state)
+{
+	struct wimm_peer_opts opts = WIMM_PEER_OPTS_INIT;
+	struct wimm_engine_opts o = node_opts();
+	struct node *a, *b = impatient(), *c = impatient();
+	wimm_peer peer;
+
+	(void)state;
+	o.peer_timeout_ms = 600000;
+	a = node_open_with(&o, BYTES);
+	connect_nodes(a, b);
+	connect_nodes(a, c);
+	opts.peer_timeout_ms = 300;
+	assert_ok(wimm_add_peer(a->engine, &b->addr, &opts, &peer));
+	sim_freeze(case_world(), instance_of(b));
+	sim_freeze(case_world(), instance_of(c));
+	wait_events(a, WIMM_PEER_DOWN, 1);
+	gate_lock();
+	for (uint32_t i = 0; i < a->event_count; i++)
+		if (a->event[i].kind == WIMM_PEER_DOWN)
+			assert_int_equal(a->event[i].peer, peer);
+	assert_non_null(strstr(a->event_text, "silent"));
+	gate_unlock();
+	assert_int_equal(node_events(a, WIMM_PEER_DOWN), 1);
+	sim_thaw(case_world(), instance_of(c));
+}
+
 /* Goal: an old descriptor never reaches the engine that took its owner's NICs, whether whoever has
  * it knew the old one or not; the text names both. */
 static void new_engine_on_the_same_nics_case_204_is_not_taken_for_the_old(void **state)
@@ -316,6 +345,7 @@ static const struct contract_case cases[] = {
 	CASE(leavers_in_the_world_case_19_leave_nothing_behind),
 	CASE(close_in_the_world_case_23_waits_for_no_silent_peer),
 	CASE(silence_in_the_world_case_31_fails_one_peers_requests),
+	CASE(silence_limit_in_the_world_is_each_peers_own),
 	CASE(new_engine_on_the_same_nics_case_204_is_not_taken_for_the_old),
 	CASE(restart_in_the_world_case_206_finds_its_nics_free),
 };

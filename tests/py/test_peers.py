@@ -130,3 +130,15 @@ def test_peer_info_says_who_drives_the_peer():
         assert a.peer_info(remote.peer).progress is wimm.ProgressMode.CALLER
         back = b.add_peer(a.address)
         assert b.peer_info(back).progress is wimm.ProgressMode.THREADS
+
+
+def test_peer_timeout_of_one_peer_is_given_in_seconds(pair):
+    """Goal: what is no time is refused before the peer is known, what is too long by the library."""
+    for wrong in 0, -1.0:
+        with pytest.raises(ValueError, match="peer_timeout"):
+            pair.a.add_peer(pair.b.address, peer_timeout=wrong)
+    assert code_of(lambda: pair.a.add_peer(pair.b.address, peer_timeout=5e6)) == \
+        wimm.Status.E_INVAL
+    peer = pair.a.add_peer(pair.b.address, peer_timeout=90.5)
+    assert pair.a.add_peer(pair.b.address) == peer
+    pair.a.write(pair.src_region, pair.remote, imm=1, deadline=WAIT).result(WAIT)
