@@ -92,13 +92,14 @@ class Bench:
             for role in ("kv_producer", "kv_consumer")))
         return [Way("nixl, one after the other", decode, OneAfterTheOther(prefill, decode, NIXL))]
 
-    def why(self):
-        """What NIXL's servers say of themselves: the last error of each."""
+    def why(self, name):
+        """What these servers say of themselves: the first error of each, and the last."""
         said = []
-        for log in sorted(self.folder.glob("nixl-*.log")):
-            errors = re.findall(r"^.*?(\w*(?:Error|Exception)\b.*)$",
+        for log in sorted(self.folder.glob(f"{name}-*.log")):
+            errors = re.findall(r"^.*?(\w*(?:Error|Exception)\b: .*)$",
                                 log.read_text(errors="replace"), re.MULTILINE)
-            said += [f"{log.stem}: {errors[-1]}"] if errors else []
+            said += [f"{log.stem}: {' ... '.join(dict.fromkeys((errors[0], errors[-1])))}"
+                     ] if errors else []
         return "; ".join(said) or "no error in its logs"
 
     def stop(self):
@@ -108,23 +109,24 @@ class Bench:
 
 def begin(bench):
     """The ways that work, each warmed up, and why NIXL is not among them."""
-    ways, nixl, trouble = bench.wimm(), bench.nixl(), ""
-    for server in bench.servers[:2]:
-        server.ready()
+    ways = bench.wimm()
     try:
-        for server in bench.servers[2:]:
-            server.ready()
-        warm_up(nixl)
-        ways += nixl
+        warm_up(ways, bench.servers)
     except (AssertionError, OSError, RuntimeError) as problem:
-        trouble = f"{str(problem).splitlines()[0]}; {bench.why()}"
+        sys.exit(f"{str(problem).splitlines()[0]}; {bench.why('wimm')}")
+    try:
+        nixl = bench.nixl()
+        warm_up(nixl, bench.servers[2:])
+    except (AssertionError, OSError, RuntimeError) as problem:
         for server in bench.servers[2:]:
             server.stop()
-    warm_up(ways[:2])
-    return ways, trouble
+        return ways, f"{str(problem).splitlines()[0]}; {bench.why('nixl')}"
+    return ways + nixl, ""
 
 
-def warm_up(ways):
+def warm_up(ways, servers):
+    for server in servers:
+        server.ready()
     for way in ways:
         for turn in range(WARM):
             way.turn(prompt(1000 + turn, 300))
