@@ -287,6 +287,19 @@ static void never(void *context, const struct wimm_received *received)
 	abort();
 }
 
+static void peer_opts_are_looked_at(struct wimm_engine *e, const struct wimm_net_addr *addr)
+{
+	struct wimm_peer_opts opts = WIMM_PEER_OPTS_INIT;
+	wimm_peer peer;
+
+	opts.flags = 1;
+	assert_invalid(wimm_add_peer(e, addr, &opts, &peer));
+	opts.flags = 0;
+	opts.peer_timeout_ms = UINT64_C(1) << 32;
+	assert_refused(wimm_add_peer(e, addr, &opts, &peer), WIMM_E_INVAL,
+	               "4294967296; allowed are 0..4294967295");
+}
+
 /* Goal: a send, receive buffers, expectations and the small calls refuse what they must. */
 static void small_calls_refuse_bad_arguments(void **state)
 {
@@ -297,7 +310,6 @@ static void small_calls_refuse_bad_arguments(void **state)
 	struct wimm_expect_opts opts = WIMM_EXPECT_OPTS_INIT;
 	struct wimm_owes owes = { wimm_remote_mr_peer(p->to), 2 };
 	struct wimm_engine_stats stats = WIMM_ENGINE_STATS_INIT;
-	struct wimm_peer_opts peer_opts = WIMM_PEER_OPTS_INIT;
 	struct wimm_uvm_watcher *watcher;
 	struct wimm_error_info info;
 	uint8_t big[70000];
@@ -345,12 +357,7 @@ static void small_calls_refuse_bad_arguments(void **state)
 	assert_invalid(wimm_engine_get_stats(e, NULL));
 	assert_invalid(wimm_main_address(e, NULL));
 	assert_invalid(wimm_add_peer(e, NULL, NULL, &peer));
-	peer_opts.flags = 1;
-	assert_invalid(wimm_add_peer(e, &p->b->addr, &peer_opts, &peer));
-	peer_opts.flags = 0;
-	peer_opts.peer_timeout_ms = UINT64_C(1) << 32;
-	assert_refused(wimm_add_peer(e, &p->b->addr, &peer_opts, &peer), WIMM_E_INVAL,
-	               "4294967296; allowed are 0..4294967295");
+	peer_opts_are_looked_at(e, &p->b->addr);
 	assert_int_equal(wimm_peer_last_error(e, wimm_remote_mr_peer(p->to), &info),
 	                 WIMM_E_NOT_FOUND);
 	assert_invalid(wimm_peer_last_error(e, wimm_remote_mr_peer(p->to), NULL));

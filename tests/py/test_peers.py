@@ -133,7 +133,7 @@ def test_peer_info_says_who_drives_the_peer():
 
 
 def test_peer_timeout_of_one_peer_is_given_in_seconds(pair):
-    """Goal: what is no time is refused before the peer is known, what is too long by the library."""
+    """Goal: what is no time is refused by the package, what is too long by the library."""
     for wrong in 0, -1.0:
         with pytest.raises(ValueError, match="peer_timeout"):
             pair.a.add_peer(pair.b.address, peer_timeout=wrong)
