@@ -110,7 +110,8 @@ static void join(struct end *e, struct board *b, int side)
 {
 	atomic_fetch_add_explicit(&b->step, 1, memory_order_acq_rel);
 	await_step(b, 2);
-	e->path = e->ops->path_open(e->dev, &b->addr[1 - side], side == 0, e, &b->offer[side]);
+	e->path = e->ops->path_open(e->dev, &b->addr[1 - side], side == 0, e, &b->offer[side],
+	                            &(struct prov_error){ 0 });
 	atomic_fetch_add_explicit(&b->step, 1, memory_order_acq_rel);
 	await_step(b, 4);
 	e->ops->path_connect(e->path, &b->offer[1 - side]);

@@ -60,9 +60,10 @@ static wimm_status stub_open(const struct prov_args *args, struct prov_caps *cap
 }
 
 static struct prov_path *stub_path_open(struct prov_dev *dev, const struct prov_addr *remote,
-                                        bool active, void *context, struct prov_offer *out)
+                                        bool active, void *context, struct prov_offer *out,
+                                        struct prov_error *error)
 {
-	struct prov_path *path = prov_sim_ops.path_open(dev, remote, active, context, out);
+	struct prov_path *path = prov_sim_ops.path_open(dev, remote, active, context, out, error);
 
 	if (path_count == PATHS_MAX)
 		abort();

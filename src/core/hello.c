@@ -153,8 +153,18 @@ static bool paths_are_coming(const struct peer *p)
 	return false;
 }
 
+/* None of them could be; the error is of the last one that gave a reason. */
+static void no_path(struct worker *w, struct peer *p, const char *towards,
+                    const struct prov_error *error) ON_WORKER
+{
+	peer_down(w, p, error->vendor_code != 0 ? WIMM_E_LIMIT : WIMM_E_NOMEM, error->vendor_code,
+	          "no path could be prepared %s it%s%.200s", towards,
+	          error->text[0] != '\0' ? ": " : "", error->text);
+}
+
 static void accept_paths(struct worker *w, struct peer *p, const struct wire_msg *hello) ON_WORKER
 {
+	struct prov_error error = { 0 };
 	struct wire_msg m;
 	bool any = false;
 
@@ -164,13 +174,13 @@ static void accept_paths(struct worker *w, struct peer *p, const struct wire_msg
 	m.u.hello.path_count = p->path_count;
 	auth_begin(w, p, &m);
 	for (uint32_t k = 0; k < p->path_count; k++) {
-		any = path_prepare(w, p, k, 1, &m.u.hello.offer[k]) || any;
+		any = path_prepare(w, p, k, 1, &m.u.hello.offer[k], &error) || any;
 		if (k == p->host_path)
 			same_host_wrap(w, &m.u.hello.offer[k]);
 		auth_mask_offer(w, p, true, k, 1, &m.u.hello.offer[k]);
 	}
 	if (!any) {
-		peer_down(w, p, WIMM_E_NOMEM, 0, "no path could be prepared for it");
+		no_path(w, p, "for", &error);
 		return;
 	}
 	session_say(w, p, &m);
@@ -432,6 +442,7 @@ static bool address_found(const struct wire_addr *dialled, const struct prov_add
 
 void hello_acked(struct worker *w, struct peer *p, const struct wire_msg *m)
 {
+	struct prov_error error = { 0 };
 	struct wire_msg paths = { .type = WIRE_PATHS };
 	struct prov_offer offer[WIRE_MAX_PATHS];
 	const char *wrong = ack_wrong(p, m);
@@ -470,12 +481,12 @@ void hello_acked(struct worker *w, struct peer *p, const struct wire_msg *m)
 		auth_mask_offer(w, p, true, k, 1, &offer[k]);
 		if (offer[k].len_bytes == 0 ||
 		    (k == p->host_path && !same_host_unwrap(p, &offer[k])) ||
-		    !path_prepare(w, p, k, 1, &paths.u.paths.offer[k]))
+		    !path_prepare(w, p, k, 1, &paths.u.paths.offer[k], &error))
 			paths.u.paths.offer[k].len_bytes = 0;
 		auth_mask_offer(w, p, false, k, 1, &paths.u.paths.offer[k]);
 	}
 	if (!paths_are_coming(p)) {
-		peer_down(w, p, WIMM_E_NOMEM, 0, "no path could be prepared to it");
+		no_path(w, p, "to", &error);
 		return;
 	}
 	session_say(w, p, &paths);

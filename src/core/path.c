@@ -120,7 +120,7 @@ bool path_stood(const struct path *path, const struct leg *leg)
 }
 
 bool path_prepare(struct worker *w, struct peer *p, uint32_t k, uint32_t seq,
-                  struct prov_offer *out)
+                  struct prov_offer *out, struct prov_error *error)
 {
 	struct path *path = &p->path[k];
 	const struct prov_addr *theirs = &p->addr.nic[k % p->addr.nic_count];
@@ -139,7 +139,8 @@ bool path_prepare(struct worker *w, struct peer *p, uint32_t k, uint32_t seq,
 	p->can_cancel = p->can_cancel && own->caps.can_cancel;
 	if (!own->dead)
 		path->prov =
-			own->ops->path_open(own->dev, theirs, p->initiator, &path->context, out);
+			own->ops->path_open(own->dev, theirs, p->initiator, &path->context, out,
+		                            error);
 	if (path->prov == NULL) {
 		if (same_host_is(p, path) && !path->stood)
 			same_host_way(p, "NICs: no process of its is reached on this machine");

@@ -110,8 +110,9 @@ static void path_ask(struct worker *w, struct path *path) ON_WORKER
 {
 	struct peer *p = path->peer;
 	struct wire_msg m = { .type = WIRE_PATH_OPEN };
+	struct prov_error ignored = { 0 }; /* the provider has logged it */
 
-	if (!path_prepare(w, p, path->index, path->seq + 1, &m.u.path.offer)) {
+	if (!path_prepare(w, p, path->index, path->seq + 1, &m.u.path.offer, &ignored)) {
 		try_later(w, path);
 		return;
 	}
@@ -140,6 +141,7 @@ static void path_asked(struct worker *w, struct peer *p, const struct wire_msg *
 	struct path *path = &p->path[m->u.path.index];
 	struct wire_msg answer = *m;
 	struct prov_offer theirs = m->u.path.offer;
+	struct prov_error ignored = { 0 };
 	bool ready;
 
 	if (p->initiator || m->u.path.seq <= path->seq) {
@@ -154,7 +156,7 @@ static void path_asked(struct worker *w, struct peer *p, const struct wire_msg *
 	answer.u.path.offer.len_bytes = 0;
 	ready = p->state == PEER_UP && path->state == PATH_NONE && !path->barred &&
 	        (!same_host_is(p, path) || path->stood) && theirs.len_bytes != 0 &&
-	        path_prepare(w, p, path->index, m->u.path.seq, &answer.u.path.offer);
+	        path_prepare(w, p, path->index, m->u.path.seq, &answer.u.path.offer, &ignored);
 	auth_mask_offer(w, p, true, path->index, m->u.path.seq, &answer.u.path.offer);
 	session_say(w, p, &answer);
 	if (!ready || path->state != PATH_OPENING)

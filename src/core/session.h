@@ -32,7 +32,7 @@ void session_chore(struct worker *w, uint64_t *due_ns, uint64_t at_ns) ON_WORKER
 void path_plan(const struct worker *w, struct peer *p, bool neighbour);
 /* Open this side's end of path k. */
 bool path_prepare(struct worker *w, struct peer *p, uint32_t k, uint32_t seq,
-                  struct prov_offer *out);
+                  struct prov_offer *out, struct prov_error *error);
 /* The session stands once all paths have come up or failed; at_deadline: with what is up. */
 void path_maybe_up(struct worker *w, struct peer *p, bool at_deadline) ON_WORKER;
 /* Another instance was said to be at the place of this peer, which is lost now: that one, if its

@@ -31,7 +31,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PROV_ABI 2
+#define PROV_ABI 3
 #define PROV_ADDR_MAX_BYTES 48   /* one NIC's address */
 #define PROV_OFFER_BYTES 64      /* what one side tells the other about its end of a path */
 #define PROV_TEXT_BYTES 256
@@ -208,9 +208,11 @@ struct prov_ops {
 	void (*ctl_close)(struct prov_ctl *ctl, bool flush);
 
 	/* --- paths, worker only --- */
-	/* Prepare this side's end and describe it. NULL: out of memory. active: this side dials. */
+	/* Prepare this side's end and describe it. active: this side dials. NULL: out of memory, or
+	 * of what the error's text names; "" there: nothing to tell. */
 	struct prov_path *(*path_open)(struct prov_dev *dev, const struct prov_addr *remote,
-				       bool active, void *context, struct prov_offer *out);
+				       bool active, void *context, struct prov_offer *out,
+				       struct prov_error *error);
 	/* Join it to the peer's end. Ends in PROV_PATH_UP or PROV_PATH_DOWN. */
 	void (*path_connect)(struct prov_path *path, const struct prov_offer *remote);
 	/* Stop: nothing of the peer's lands through it from now on (fence), every outstanding

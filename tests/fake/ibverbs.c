@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define EXPORT    __attribute__((visibility("default")))
@@ -31,6 +32,7 @@ EXPORT struct fake_knobs fake_knobs = {
 	.max_cqe = CQ_SLOTS,
 	.max_srq_wr = RECVS,
 	.max_mr_size = UINT64_MAX,
+	.lock_bytes = UINT64_MAX,
 	.event = raise_event,
 	.objects = count_objects,
 };
@@ -67,6 +69,13 @@ struct srq {
 	struct recvs recvs;
 };
 
+/* A region, and where the bytes are that its addresses stand for. */
+struct mr {
+	struct ibv_mr mr;
+	uint64_t iova;
+	uint8_t *view;
+};
+
 struct send {
 	struct ibv_send_wr wr;
 	struct ibv_sge sge;
@@ -86,7 +95,7 @@ static struct ibv_device devices[DEVICES];
 static uint8_t gid_last[DEVICES] = { 1, 2 };
 static struct context *contexts[16];
 static struct qp *qps[QPS];
-static struct ibv_mr *mrs[MRS];
+static struct mr *mrs[MRS];
 static uint32_t next_qpn, next_key = 1, alive;
 
 static uint32_t count_objects(void)
@@ -166,23 +175,26 @@ static void to_error(struct qp *q)
 	}
 }
 
-static bool covered(uint32_t key, uint64_t addr, uint64_t len)
+/* Where the bytes of a region are; NULL: outside. */
+static uint8_t *view_of(uint32_t key, uint64_t addr, uint64_t len)
 {
 	for (uint32_t i = 0; i < MRS; i++) {
-		uint64_t base;
+		const struct mr *m = mrs[i];
 
-		if (!mrs[i] || mrs[i]->rkey != key)
+		if (!m || m->mr.rkey != key)
 			continue;
-		base = (uint64_t)(uintptr_t)mrs[i]->addr;
-		return addr >= base && len <= mrs[i]->length && addr - base <= mrs[i]->length - len;
+		if (addr < m->iova || len > m->mr.length || addr - m->iova > m->mr.length - len)
+			return NULL;
+		return m->view + (addr - m->iova);
 	}
-	return false;
+	return NULL;
 }
 
 static const void *bytes_of(const struct send *s)
 {
-	return (s->wr.send_flags & IBV_SEND_INLINE) != 0 ? s->inlined
-	                                                 : (void *)(uintptr_t)s->sge.addr;
+	if ((s->wr.send_flags & IBV_SEND_INLINE) != 0)
+		return s->inlined;
+	return view_of(s->sge.lkey, s->sge.addr, s->sge.length);
 }
 
 static void async(struct ibv_context *ctx, const struct ibv_async_event *ev)
@@ -217,6 +229,7 @@ static int run_rc(struct qp *q, const struct send *s)
 	bool write = s->wr.opcode != IBV_WR_SEND;
 	struct ibv_wc wc = { .opcode = write ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV,
 		             .imm_data = s->wr.imm_data };
+	uint8_t *at = NULL;
 
 	if (fake_knobs.fail_after > 0 && --fake_knobs.fail_after == 0)
 		return fake_knobs.fail_status;
@@ -224,8 +237,11 @@ static int run_rc(struct qp *q, const struct send *s)
 		return IBV_WC_RETRY_EXC_ERR;
 	if (to->qp.state < IBV_QPS_RTR)
 		return WAIT;
-	if (write && s->sge.length > 0 &&
-	    !covered(s->wr.wr.rdma.rkey, s->wr.wr.rdma.remote_addr, s->sge.length)) {
+	if (s->sge.length > 0 && !bytes_of(s))
+		return IBV_WC_LOC_PROT_ERR;
+	if (write && s->sge.length > 0)
+		at = view_of(s->wr.wr.rdma.rkey, s->wr.wr.rdma.remote_addr, s->sge.length);
+	if (write && s->sge.length > 0 && !at) {
 		struct ibv_async_event ev = { .event_type = IBV_EVENT_QP_ACCESS_ERR };
 
 		ev.element.qp = &to->qp;
@@ -236,7 +252,7 @@ static int run_rc(struct qp *q, const struct send *s)
 	if (s->wr.opcode != IBV_WR_RDMA_WRITE && recvs_of(to)->head == recvs_of(to)->tail)
 		return WAIT;
 	if (write && s->sge.length > 0)
-		memcpy((void *)(uintptr_t)s->wr.wr.rdma.remote_addr, bytes_of(s), s->sge.length);
+		memcpy(at, bytes_of(s), s->sge.length);
 	if (s->wr.opcode != IBV_WR_RDMA_WRITE)
 		(void)deliver(to, s, &wc, 0);
 	return IBV_WC_SUCCESS;
@@ -534,13 +550,20 @@ EXPORT int ibv_dealloc_pd(struct ibv_pd *pd)
 	return unmake(pd);
 }
 
-#undef ibv_reg_mr
-EXPORT struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access)
+static uint64_t pinned(void)
+{
+	uint64_t sum = 0;
+
+	for (uint32_t i = 0; i < MRS; i++)
+		sum += mrs[i] ? mrs[i]->mr.length : 0;
+	return sum;
+}
+
+static struct mr *new_mr(struct ibv_pd *pd, void *addr, size_t length, int access)
 {
 	uint32_t live = 0;
 	uint32_t at = MRS;
 
-	(void)access;
 	for (uint32_t i = 0; i < MRS; i++) {
 		live += mrs[i] != NULL;
 		at = mrs[i] == NULL && at == MRS ? i : at;
@@ -549,15 +572,56 @@ EXPORT struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, i
 		errno = ENOMEM;
 		return NULL;
 	}
+	fake_knobs.access = access;
 	mrs[at] = make(sizeof(**mrs));
-	*mrs[at] = (struct ibv_mr){ .context = pd->context,
-		                    .pd = pd,
-		                    .addr = addr,
-		                    .length = length,
-		                    .lkey = next_key << 8,
-		                    .rkey = next_key << 8 };
+	mrs[at]->iova = (uint64_t)(uintptr_t)addr;
+	mrs[at]->view = addr;
+	mrs[at]->mr = (struct ibv_mr){ .context = pd->context,
+		                       .pd = pd,
+		                       .addr = addr,
+		                       .length = length,
+		                       .lkey = next_key << 8,
+		                       .rkey = next_key << 8 };
 	next_key++;
 	return mrs[at];
+}
+
+/* As the kernel finds out, which reads it for the process. */
+static bool host_reads(const void *addr)
+{
+	int in, out;
+	bool ok;
+
+	pipe_pair(&out, &in);
+	ok = write(in, addr, 1) == 1;
+	close(in);
+	close(out);
+	return ok;
+}
+
+#undef ibv_reg_mr
+EXPORT struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access)
+{
+	uint8_t *view = addr;
+	struct mr *m;
+
+	if (length > fake_knobs.lock_bytes || pinned() > fake_knobs.lock_bytes - length) {
+		errno = ENOMEM;
+		return NULL;
+	}
+	if (!host_reads(addr)) {
+		if (!fake_knobs.peermem || !fake_knobs.gpu_view) {
+			errno = EFAULT;
+			return NULL;
+		}
+		view = fake_knobs.gpu_view((uint64_t)(uintptr_t)addr);
+		fake_knobs.peermems++;
+	}
+	m = new_mr(pd, addr, length, access);
+	if (!m)
+		return NULL;
+	m->view = view;
+	return &m->mr;
 }
 
 EXPORT struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
@@ -566,15 +630,43 @@ EXPORT struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t len
 	(void)iova;
 	fake_knobs.saw_relaxed =
 		fake_knobs.saw_relaxed || (access & IBV_ACCESS_RELAXED_ORDERING) != 0;
-	return ibv_reg_mr(pd, addr, length, 0);
+	return ibv_reg_mr(pd, addr, length, (int)access);
+}
+
+EXPORT struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length,
+                                        uint64_t iova, int fd, int access)
+{
+	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+	struct stat st = { 0 };
+	struct mr *m;
+
+	(void)fstat(fd, &st);
+	fake_knobs.dmabuf.fd = fd;
+	fake_knobs.dmabuf.inode = st.st_ino;
+	fake_knobs.dmabuf.offset = offset;
+	fake_knobs.dmabuf.len_bytes = length;
+	fake_knobs.dmabuf.iova = iova;
+	fake_knobs.dmabuf.access = access;
+	if (fake_knobs.no_dmabuf || offset % page != iova % page || st.st_ino == 0) {
+		errno = fake_knobs.no_dmabuf ? EOPNOTSUPP : EINVAL;
+		return NULL;
+	}
+	m = new_mr(pd, (void *)(uintptr_t)iova, length, access);
+	if (!m)
+		return NULL;
+	m->view = fake_knobs.gpu_view(iova);
+	fake_knobs.dmabufs++;
+	return &m->mr;
 }
 
 EXPORT int ibv_dereg_mr(struct ibv_mr *mr)
 {
+	struct mr *m = (struct mr *)mr;
+
 	for (uint32_t i = 0; i < MRS; i++)
-		if (mrs[i] == mr)
+		if (mrs[i] == m)
 			mrs[i] = NULL;
-	return unmake(mr);
+	return unmake(m);
 }
 
 EXPORT struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *ctx)
@@ -694,6 +786,9 @@ EXPORT int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 {
 	struct qp *q = (struct qp *)qp;
 
+	if ((mask & IBV_QP_PATH_MTU) != 0 && fake_knobs.max_path_mtu != 0 &&
+	    (uint32_t)attr->path_mtu > fake_knobs.max_path_mtu)
+		return EINVAL;
 	if ((mask & IBV_QP_DEST_QPN) != 0)
 		q->dest = attr->dest_qp_num;
 	if ((mask & IBV_QP_QKEY) != 0)

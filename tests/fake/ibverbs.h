@@ -30,6 +30,21 @@ struct fake_knobs {
 	/* What query_device tells, and create_* and reg_mr keep to; at most the library's own. */
 	uint32_t max_qp_wr, max_cqe, max_srq_wr;
 	uint64_t max_mr_size;
+	uint64_t lock_bytes; /* that regions may pin together: ENOMEM beyond */
+	uint32_t max_path_mtu; /* enum ibv_mtu that modify_qp takes; 0: any */
+	/* Memory of a GPU, which the host cannot read: where the device finds its bytes, whether
+	 * its driver takes dma-bufs, and whether module peermem is loaded. */
+	void *(*gpu_view)(uint64_t addr);
+	bool no_dmabuf;
+	bool peermem;
+	uint32_t dmabufs, peermems; /* registered so */
+	struct {                    /* what was asked for last */
+		int fd;
+		uint64_t inode; /* of what stands behind it */
+		uint64_t offset, len_bytes, iova;
+		int access;
+	} dmabuf;
+	int access;       /* of the last region, however registered */
 	bool port_down;   /* at open */
 	bool saw_relaxed; /* relaxed ordering was asked for */
 	uint32_t posts;   /* calls of post_send on RC queue pairs */

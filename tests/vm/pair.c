@@ -280,21 +280,27 @@ void pair_open_devs(struct pair *p)
 	add_memory(&p->b, 2);
 }
 
-void pair_join(struct pair *p)
+void pair_dial(struct pair *p)
 {
+	struct prov_error error = { 0 };
 	struct prov_offer offer_a;
 	struct prov_offer offer_b;
 	struct side *a = &p->a, *b = &p->b;
 
 	a->up = b->up = a->closed = b->closed = a->down = b->down = false;
-	b->path = p->ops->path_open(p->b.dev, &p->a.addr, false, b, &offer_b);
-	a->path = p->ops->path_open(p->a.dev, &p->b.addr, true, a, &offer_a);
+	b->path = p->ops->path_open(p->b.dev, &p->a.addr, false, b, &offer_b, &error);
+	a->path = p->ops->path_open(p->a.dev, &p->b.addr, true, a, &offer_a, &error);
 	assert_non_null(a->path);
 	assert_non_null(b->path);
 	p->ops->path_connect(a->path, &offer_b);
 	p->ops->path_connect(b->path, &offer_a);
-	pair_await(p, &a->up);
-	pair_await(p, &b->up);
+}
+
+void pair_join(struct pair *p)
+{
+	pair_dial(p);
+	pair_await(p, &p->a.up);
+	pair_await(p, &p->b.up);
 }
 
 void pair_open(struct pair *p)

@@ -68,6 +68,8 @@ uint32_t side_poll(struct side *s);
 void pair_open_devs(struct pair *p);
 void pair_open(struct pair *p);
 void pair_join(struct pair *p);
+/* Open and connect both ends of a path, whatever comes of it. */
+void pair_dial(struct pair *p);
 void pair_close(struct pair *p);
 /* Poll both until cond holds; false at the deadline. Sleeps on the descriptors in between. */
 bool pair_until(struct pair *p, bool (*cond)(const struct pair *p));

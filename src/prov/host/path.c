@@ -81,10 +81,12 @@ static bool somebody_there(const struct prov_dev *dev, const struct prov_addr *r
 }
 
 struct prov_path *host_op_path_open(struct prov_dev *dev, const struct prov_addr *remote,
-                                    bool active, void *context, struct prov_offer *out)
+                                    bool active, void *context, struct prov_offer *out,
+                                    struct prov_error *error)
 {
 	struct host_path *path;
 
+	(void)error; /* memory, or nobody there */
 	if (active && ((struct host_dev *)dev)->beside && !somebody_there(dev, remote))
 		return NULL;
 	path = mem_calloc(1, sizeof(*path));

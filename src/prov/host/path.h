@@ -224,7 +224,8 @@ bool host_rx_report(struct host_path *path, struct prov_emit *emit);
 
 /* The ops' entries. */
 struct prov_path *host_op_path_open(struct prov_dev *dev, const struct prov_addr *remote,
-                                    bool active, void *context, struct prov_offer *out);
+                                    bool active, void *context, struct prov_offer *out,
+                                    struct prov_error *error);
 void host_op_path_connect(struct prov_path *path, const struct prov_offer *remote);
 void host_op_path_close(struct prov_path *path);
 uint32_t host_op_post(struct prov_path *path, const struct prov_wr *wr, uint32_t n);

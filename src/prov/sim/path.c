@@ -39,7 +39,7 @@ struct sim_path *sim_path_find(struct sim_world *w, uint64_t id)
 }
 
 struct prov_path *sim_path_open(struct prov_dev *dev, const struct prov_addr *remote, bool active,
-                                void *context, struct prov_offer *out)
+                                void *context, struct prov_offer *out, struct prov_error *error)
 {
 	struct sim_dev *d = (struct sim_dev *)dev;
 	struct sim_world *w = d->world;
@@ -47,6 +47,7 @@ struct prov_path *sim_path_open(struct prov_dev *dev, const struct prov_addr *re
 
 	(void)remote; /* the offer says where the other end is, whoever dials */
 	(void)active;
+	(void)error; /* memory alone */
 	if (!p)
 		return NULL;
 	p->dev = d;

@@ -268,7 +268,7 @@ void sim_msg_free(struct sim_world *w, struct sim_msg *m);
 
 /* --- path.c --- */
 struct prov_path *sim_path_open(struct prov_dev *dev, const struct prov_addr *remote, bool active,
-                                void *context, struct prov_offer *out);
+                                void *context, struct prov_offer *out, struct prov_error *error);
 void sim_path_connect(struct prov_path *path, const struct prov_offer *remote);
 void sim_path_close(struct prov_path *path);
 void sim_path_drop(struct sim_path *p); /* with its device */

@@ -63,10 +63,12 @@ static bool offer_decode(const struct prov_offer *offer, uint8_t want_role, uint
 }
 
 struct prov_path *tcp_op_path_open(struct prov_dev *dev, const struct prov_addr *remote,
-                                   bool active, void *context, struct prov_offer *out)
+                                   bool active, void *context, struct prov_offer *out,
+                                   struct prov_error *error)
 {
 	struct tcp_path *path = mem_alloc_aligned(_Alignof(struct tcp_path), sizeof(*path));
 
+	(void)error; /* memory alone */
 	if (!path)
 		return NULL;
 	path->tx.ring = mem_calloc(TCP_POST_DEPTH, sizeof(*path->tx.ring));

@@ -137,7 +137,8 @@ bool tcp_rx_ack_due(const struct tcp_path *path);
 
 /* The ops' entries. */
 struct prov_path *tcp_op_path_open(struct prov_dev *dev, const struct prov_addr *remote,
-                                   bool active, void *context, struct prov_offer *out);
+                                   bool active, void *context, struct prov_offer *out,
+                                   struct prov_error *error);
 void tcp_op_path_connect(struct prov_path *path, const struct prov_offer *remote);
 void tcp_op_path_close(struct prov_path *path);
 uint32_t tcp_op_post(struct prov_path *path, const struct prov_wr *wr, uint32_t n);

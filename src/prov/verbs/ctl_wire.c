@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/bytes.h"
+#include "prov/verbs/region.h"
 
 #include <errno.h>
 #include <string.h>
@@ -54,10 +55,13 @@ bool verbs_wire_open(struct verbs_ctl *ctl, struct verbs_fail *fail)
 	}
 	ctl->mr = dev->nic.lib->reg_mr(dev->pd, ctl->frames, BUFFERS_BYTES, IBV_ACCESS_LOCAL_WRITE);
 	if (!ctl->mr) {
-		verbs_fail_set(fail, WIMM_E_LOCK_LIMIT, (uint32_t)errno,
-		               "%s: %zu bytes for a peer's messages cannot be registered: %s; "
-		               "raise the memory-lock limit (ulimit -l)",
-		               dev->nic.name, BUFFERS_BYTES, strerror(errno));
+		char why[VERBS_LOCK_TEXT_BYTES];
+		int code = errno;
+		bool lock = verbs_lock_limit(code, why);
+
+		verbs_fail_set(fail, lock ? WIMM_E_LOCK_LIMIT : WIMM_E_LIMIT, (uint32_t)code,
+		               "%s: %zu bytes for a peer's messages cannot be pinned: %s",
+		               dev->nic.name, BUFFERS_BYTES, why);
 		return false;
 	}
 	ctl->cq = verbs_cq_take(dev, COMPLETIONS, fail);

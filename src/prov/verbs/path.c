@@ -54,15 +54,18 @@ static bool open_qp(struct verbs_path *path, struct verbs_fail *fail)
 }
 
 struct prov_path *verbs_op_path_open(struct prov_dev *dev_, const struct prov_addr *remote,
-                                     bool active, void *context, struct prov_offer *out)
+                                     bool active, void *context, struct prov_offer *out,
+                                     struct prov_error *error)
 {
 	struct verbs_dev *dev = (struct verbs_dev *)dev_;
 	struct verbs_fail fail = { 0 };
 	struct verbs_path *path;
 
 	(void)remote; /* the offer says where the other end is */
-	if (dev->dead)
+	if (dev->dead) {
+		(void)snprintf(error->text, sizeof(error->text), "%s", dev->dead_text);
 		return NULL;
+	}
 	path = mem_alloc_aligned(_Alignof(struct verbs_path), sizeof(*path));
 	if (!path)
 		return NULL;
@@ -78,6 +81,8 @@ struct prov_path *verbs_op_path_open(struct prov_dev *dev_, const struct prov_ad
 	if (!open_qp(path, &fail)) {
 		LOG_ERROR("verbs: a path cannot be opened: %s", fail.text);
 		verbs_obj_kill(&path->obj);
+		error->vendor_code = fail.vendor_code;
+		memcpy(error->text, fail.text, sizeof(error->text));
 		return NULL;
 	}
 	verbs_end_encode(&path->own, out);

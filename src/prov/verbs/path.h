@@ -104,7 +104,8 @@ void verbs_tx_abandon(struct verbs_path *path);
 
 /* The ops' entries. */
 struct prov_path *verbs_op_path_open(struct prov_dev *dev, const struct prov_addr *remote,
-                                     bool active, void *context, struct prov_offer *out);
+                                     bool active, void *context, struct prov_offer *out,
+                                     struct prov_error *error);
 void verbs_op_path_connect(struct prov_path *path, const struct prov_offer *remote);
 void verbs_op_path_close(struct prov_path *path);
 uint32_t verbs_op_post(struct prov_path *path, const struct prov_wr *wr, uint32_t n);

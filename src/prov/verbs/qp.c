@@ -7,6 +7,7 @@
 #include "prov/verbs/ctl.h"
 #include "prov/verbs/gid.h"
 #include "prov/verbs/path.h"
+#include "prov/verbs/region.h"
 #include "prov/verbs/ud.h"
 
 #include <errno.h>
@@ -71,13 +72,14 @@ struct ibv_qp *verbs_qp_create(struct verbs_dev *dev, const struct verbs_qp_args
 	}
 	if (!qp) {
 		int code = errno;
+		char why[VERBS_LOCK_TEXT_BYTES];
 
+		(void)verbs_lock_limit(code, why);
 		verbs_fail_set(fail, code == ENOMEM ? WIMM_E_LIMIT : WIMM_E_SYSTEM, (uint32_t)code,
-		               "%s: no queue pair of %u requests: %s; the device has room for %d "
-		               "of %d requests in all processes; fewer peers, or a lower "
-		               "verbs_depth",
-		               dev->nic.name, args->send_depth, strerror(code),
-		               dev->nic.attr.max_qp, dev->nic.attr.max_qp_wr);
+		               "%s: no queue pair of %u requests: fewer peers, or a lower "
+		               "verbs_depth: the device has %d of %d (all processes); or: %s",
+		               dev->nic.name, args->send_depth, dev->nic.attr.max_qp,
+		               dev->nic.attr.max_qp_wr, why);
 		return NULL;
 	}
 	if (!to_init(dev, qp, args->access)) {
@@ -188,6 +190,15 @@ bool verbs_qp_join(struct verbs_dev *dev, struct ibv_qp *qp, const struct verbs_
 	                               IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
 	                                       IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 	                                       IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+	if (code == EINVAL) { /* the route is found out by another code */
+		verbs_fail_set(fail, WIMM_E_UNSUPPORTED, (uint32_t)code,
+		               "%s refuses the peer's queue pair: %s; MTU %u here, %u there: set "
+		               "verbs_mtu on both sides to what every switch between them takes; "
+		               "GID %u (setting verbs_gid_index)",
+		               dev->nic.name, strerror(code), verbs_mtu_bytes(own->mtu),
+		               verbs_mtu_bytes(peer->mtu), dev->nic.gid.gid_index);
+		return false;
+	}
 	if (code != 0) {
 		no_route(dev, peer->gid, code, fail);
 		return false;
@@ -282,9 +293,14 @@ static struct verbs_cq *cq_open(struct verbs_dev *dev, uint32_t least, struct ve
 	                         : dev->nic.lib->create_cq(dev->nic.ctx, (int)entries, NULL,
 	                                                   dev->channel, 0);
 	if (!cq->cq) {
-		verbs_fail_set(fail, WIMM_E_LIMIT, (uint32_t)errno,
-		               "%s: no completion queue of %u entries (the device allows %d): %s",
-		               dev->nic.name, least, dev->nic.attr.max_cqe, strerror(errno));
+		char why[VERBS_LOCK_TEXT_BYTES];
+		int code = entries < least ? EINVAL : errno;
+
+		(void)verbs_lock_limit(code, why);
+		verbs_fail_set(fail, WIMM_E_LIMIT, (uint32_t)code,
+		               "%s: no completion queue of %u entries (the device allows %d; "
+		               "setting verbs_depth): %s",
+		               dev->nic.name, least, dev->nic.attr.max_cqe, why);
 		mem_free(cq);
 		return NULL;
 	}

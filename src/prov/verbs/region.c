@@ -9,42 +9,63 @@
 #include <string.h>
 #include <sys/resource.h>
 
-static struct ibv_mr *pin(struct verbs_dev *dev, void *addr, uint64_t len_bytes, uint32_t flags)
+/* A region that no peer writes may be read-only memory. Never REMOTE_READ: nobody reads here. */
+static unsigned access_of(const struct verbs_dev *dev, uint32_t flags)
 {
-	const struct verbs_lib *lib = dev->nic.lib;
-	/* A region that no peer writes may be read-only memory. */
 	unsigned access = (flags & PROV_REG_REMOTE) != 0
 	                          ? IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE
 	                          : 0;
 
+	if (dev->limits.relaxed_ordering && (flags & PROV_REG_STRICT_ORDER) == 0)
+		access |= IBV_ACCESS_RELAXED_ORDERING;
+	return access;
+}
+
+struct ibv_mr *verbs_region_pin(struct verbs_dev *dev, void *addr, uint64_t len_bytes,
+                                unsigned access)
+{
+	const struct verbs_lib *lib = dev->nic.lib;
+
 	/* The library leaves out what the kernel does not know; older ones have no such call. */
-	if (dev->limits.relaxed_ordering && (flags & PROV_REG_STRICT_ORDER) == 0 &&
-	    lib->reg_mr_iova2)
+	if ((access & IBV_ACCESS_RELAXED_ORDERING) != 0 && lib->reg_mr_iova2)
 		return lib->reg_mr_iova2(dev->pd, addr, len_bytes, (uint64_t)(uintptr_t)addr,
-		                         access | IBV_ACCESS_RELAXED_ORDERING);
-	return lib->reg_mr(dev->pd, addr, len_bytes, (int)access);
+		                         access);
+	return lib->reg_mr(dev->pd, addr, len_bytes,
+	                   (int)(access & ~(unsigned)IBV_ACCESS_RELAXED_ORDERING));
+}
+
+bool verbs_lock_limit(int code, char out[VERBS_LOCK_TEXT_BYTES])
+{
+	struct rlimit limit = { RLIM_INFINITY, RLIM_INFINITY };
+
+	(void)getrlimit(RLIMIT_MEMLOCK, &limit);
+	if (code != ENOMEM || limit.rlim_cur == RLIM_INFINITY) {
+		(void)snprintf(out, VERBS_LOCK_TEXT_BYTES, "%s", strerror(code));
+		return false;
+	}
+	(void)snprintf(out, VERBS_LOCK_TEXT_BYTES,
+	               "the memory-lock limit is %" PRIu64
+	               " bytes for the process: ulimit -l unlimited",
+	               (uint64_t)limit.rlim_cur);
+	return true;
 }
 
 static wimm_status explain(const struct verbs_dev *dev, uint64_t len_bytes, uint32_t regions,
                            int code, struct prov_error *error)
 {
-	struct rlimit limit = { RLIM_INFINITY, RLIM_INFINITY };
+	char why[VERBS_LOCK_TEXT_BYTES];
 
 	error->vendor_code = (uint32_t)code;
-	(void)getrlimit(RLIMIT_MEMLOCK, &limit);
-	if (code == ENOMEM && limit.rlim_cur != RLIM_INFINITY) {
+	if (verbs_lock_limit(code, why)) {
 		(void)snprintf(error->text, sizeof(error->text),
-		               "verbs: %s: %" PRIu64
-		               " bytes cannot be pinned: the memory-lock limit "
-		               "is %" PRIu64 " bytes for all regions of the process; ulimit -l "
-		               "unlimited",
-		               dev->nic.name, len_bytes, (uint64_t)limit.rlim_cur);
+		               "verbs: %s: %" PRIu64 " bytes cannot be pinned: %s", dev->nic.name,
+		               len_bytes, why);
 		return WIMM_E_LOCK_LIMIT;
 	}
 	(void)snprintf(error->text, sizeof(error->text),
-	               "verbs: %s: %" PRIu64 " bytes cannot be registered: %s; %" PRIu32
+	               "verbs: %s: %" PRIu64 " bytes cannot be registered: %.60s; %" PRIu32
 	               " regions are, the device allows %d of up to %" PRIu64 " bytes",
-	               dev->nic.name, len_bytes, strerror(code), regions, dev->nic.attr.max_mr,
+	               dev->nic.name, len_bytes, why, regions, dev->nic.attr.max_mr,
 	               dev->nic.attr.max_mr_size);
 	switch (code) {
 	case ENOMEM:
@@ -69,7 +90,7 @@ wimm_status verbs_op_reg(struct prov_dev *dev_, void *addr, uint64_t len_bytes, 
 	(void)core_key;
 	*error = (struct prov_error){ 0 };
 	errno = 0;
-	mr = pin(dev, addr, len_bytes, flags);
+	mr = verbs_region_pin(dev, addr, len_bytes, access_of(dev, flags));
 	if (!mr) {
 		int code = errno;
 		uint32_t count;

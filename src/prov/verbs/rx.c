@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/bytes.h"
 #include "prov/verbs/path.h"
+#include "prov/verbs/region.h"
 
 #include <endian.h>
 #include <errno.h>
@@ -19,13 +20,15 @@ enum {
 static wimm_status no_room(const struct verbs_dev *dev, const char *what, struct verbs_fail *fail)
 {
 	int code = errno;
+	char why[VERBS_LOCK_TEXT_BYTES];
+	bool lock = verbs_lock_limit(code, why);
 
-	verbs_fail_set(fail, WIMM_E_LIMIT, (uint32_t)code,
+	verbs_fail_set(fail, lock ? WIMM_E_LOCK_LIMIT : WIMM_E_LIMIT, (uint32_t)code,
 	               "%s: %s of %u requests: %s; the device allows %d and %d (setting "
 	               "verbs_recv_depth)",
-	               dev->nic.name, what, dev->rx.slot_count, strerror(code),
-	               dev->nic.attr.max_srq_wr, dev->nic.attr.max_cqe);
-	return WIMM_E_LIMIT;
+	               dev->nic.name, what, dev->rx.slot_count, why, dev->nic.attr.max_srq_wr,
+	               dev->nic.attr.max_cqe);
+	return fail->status;
 }
 
 static bool alloc_memory(struct verbs_rx *rx)

@@ -7,6 +7,7 @@
 #include "plat/rand.h"
 #include "prov/verbs/ctl.h"
 #include "prov/verbs/path.h"
+#include "prov/verbs/region.h"
 
 #include <errno.h>
 #include <string.h>
@@ -83,8 +84,10 @@ static bool make(struct verbs_dev *dev, struct verbs_fail *fail)
 	ud->qkey &= 0x7fffffffu;
 	ud->mr = dev->nic.lib->reg_mr(dev->pd, ud->slots, (size_t)(RECVS + SENDS) * SLOT_BYTES,
 	                              IBV_ACCESS_LOCAL_WRITE);
+	if (!ud->mr)
+		return false;
 	ud->cq = verbs_cq_take(dev, RECVS + SENDS, fail);
-	if (!ud->mr || !ud->cq)
+	if (!ud->cq)
 		return false;
 	attr.send_cq = attr.recv_cq = ud->cq->cq;
 	ud->qp = dev->nic.lib->create_qp(dev->pd, &attr);
@@ -99,14 +102,22 @@ static bool make(struct verbs_dev *dev, struct verbs_fail *fail)
 
 wimm_status verbs_ud_open(struct verbs_dev *dev, struct verbs_fail *fail)
 {
+	char why[VERBS_LOCK_TEXT_BYTES];
+	wimm_status st = WIMM_E_UNSUPPORTED;
+	int code;
+
+	errno = 0;
 	if (make(dev, fail))
 		return WIMM_OK;
-	verbs_fail_set(fail, WIMM_E_UNSUPPORTED, (uint32_t)errno,
+	code = errno;
+	if (verbs_lock_limit(code, why))
+		st = WIMM_E_LOCK_LIMIT;
+	verbs_fail_set(fail, st, (uint32_t)code,
 	               "%s: no UD queue pair: %s; check verbs_pkey_index %u, or set verbs_hello "
 	               "to tcp",
-	               dev->nic.name, strerror(errno), dev->limits.pkey_index);
+	               dev->nic.name, why, dev->limits.pkey_index);
 	verbs_ud_close(dev);
-	return WIMM_E_UNSUPPORTED;
+	return st;
 }
 
 void verbs_ud_close(struct verbs_dev *dev)

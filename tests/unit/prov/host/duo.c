@@ -96,7 +96,7 @@ static bool join(struct duo_side *s, uint32_t who)
 	if (!meet(s, who, 1))
 		return false;
 	s->path = ops->path_open(s->dev, &s->shared->addr[1 - who], who == 0, s,
-	                         &s->shared->offer[who]);
+	                         &s->shared->offer[who], &(struct prov_error){ 0 });
 	if (!meet(s, who, 2))
 		return false;
 	ops->path_connect(s->path, &s->shared->offer[1 - who]);

@@ -233,8 +233,10 @@ void pair_join(struct pair *p)
 	struct prov_offer b;
 
 	p->a.up = p->b.up = p->a.closed = p->b.closed = p->a.down = p->b.down = false;
-	p->b.path = ops->path_open(p->b.dev, &p->a.addr, false, &p->b, &b);
-	p->a.path = ops->path_open(p->a.dev, &p->b.addr, true, &p->a, &a);
+	p->b.path = ops->path_open(p->b.dev, &p->a.addr, false, &p->b, &b,
+	                           &(struct prov_error){ 0 });
+	p->a.path = ops->path_open(p->a.dev, &p->b.addr, true, &p->a, &a,
+	                           &(struct prov_error){ 0 });
 	assert_non_null(p->a.path);
 	assert_non_null(p->b.path);
 	ops->path_connect(p->a.path, &b);

@@ -466,8 +466,8 @@ static void path_name_of_nobody_fails_with_its_name(void **state)
 	(void)state;
 	pair_open_devs(&p, "auto");
 	assert_ok(ops->addr_parse("nobody-at-all", &nobody));
-	p.b.path = ops->path_open(p.b.dev, &p.a.addr, false, &p.b, &b);
-	p.a.path = ops->path_open(p.a.dev, &nobody, true, &p.a, &a);
+	p.b.path = ops->path_open(p.b.dev, &p.a.addr, false, &p.b, &b, &(struct prov_error){ 0 });
+	p.a.path = ops->path_open(p.a.dev, &nobody, true, &p.a, &a, &(struct prov_error){ 0 });
 	ops->path_connect(p.a.path, &b);
 	assert_true(pair_until(&p, pair_a_down));
 	assert_int_equal(p.a.down_status, WIMM_E_PEER_LOST);

@@ -53,7 +53,8 @@ void pair_connect(struct pair *p)
 
 	for (int i = 0; i < 2; i++) {
 		p->path[i] = p->ops->path_open(p->side[i].dev, &p->side[1 - i].addr, i == 0,
-		                               &p->context[i], &offer[i]);
+		                               &p->context[i], &offer[i],
+		                               &(struct prov_error){ 0 });
 		assert_non_null(p->path[i]);
 	}
 	p->ops->path_connect(p->path[1], &offer[0]);

@@ -65,12 +65,14 @@ static void path_with_garbage_for_an_offer_goes_down(void **state)
 
 	(void)state;
 	pair_open_path(&p, &(struct sim_cfg){ .max_delay_ns = 10 * PAIR_US });
-	path = p.ops->path_open(p.side[0].dev, &p.side[1].addr, true, &bad, &mine);
+	path = p.ops->path_open(p.side[0].dev, &p.side[1].addr, true, &bad, &mine,
+	                        &(struct prov_error){ 0 });
 	p.ops->path_connect(path, &bad);
 	pair_run(&p);
 	assert_int_equal(pair_find(&p, 0, PROV_PATH_DOWN)->status, WIMM_E_PROTOCOL);
 	assert_ptr_equal(pair_find(&p, 0, PROV_PATH_DOWN)->context, &bad);
-	path = p.ops->path_open(p.side[0].dev, &p.side[1].addr, true, &bad, &mine);
+	path = p.ops->path_open(p.side[0].dev, &p.side[1].addr, true, &bad, &mine,
+	                        &(struct prov_error){ 0 });
 	bad = mine;
 	bad.bytes[6] ^= 0x55; /* no such end */
 	p.ops->path_connect(path, &bad);
@@ -116,7 +118,8 @@ static void path_up_is_told_before_anything_that_came_through_it(void **state)
 		pair_open(&p, &cfg);
 		for (int i = 0; i < 2; i++)
 			p.path[i] = p.ops->path_open(p.side[i].dev, &p.side[1 - i].addr, i == 0,
-			                             &p.context[i], &offer[i]);
+			                             &p.context[i], &offer[i],
+			                             &(struct prov_error){ 0 });
 		p.ops->path_connect(p.path[0], &offer[1]);
 		p.ops->path_connect(p.path[1], &offer[0]);
 		while (pair_count(&p, 0, PROV_PATH_UP) == 0)

@@ -122,7 +122,7 @@ static void conn_with_an_unknown_token_is_refused(void **state)
 
 	(void)state;
 	pair_open_devs(&p, "127.0.0.1:0");
-	p.b.path = p.ops->path_open(p.b.dev, &p.a.addr, false, &p.b, &b);
+	p.b.path = p.ops->path_open(p.b.dev, &p.a.addr, false, &p.b, &b, &(struct prov_error){ 0 });
 	tcp_preface_encode(TCP_KIND_PATH, b.bytes + 2, preface);
 	fds[0] = raw_dial(&p.b);
 	raw_send(fds[0], preface, sizeof(preface));
@@ -133,7 +133,8 @@ static void conn_with_an_unknown_token_is_refused(void **state)
 	assert_ok(tcp_answer_decode(answer, &refusal));
 	assert_int_equal(refusal, TCP_REFUSE_TOKEN);
 	raw_await_end(&p.b, fds[1]);
-	p.a.path = p.ops->path_open(p.a.dev, &p.b.addr, true, &p.a, &ignored);
+	p.a.path = p.ops->path_open(p.a.dev, &p.b.addr, true, &p.a, &ignored,
+	                            &(struct prov_error){ 0 });
 	b.bytes[5] ^= 1;
 	p.ops->path_connect(p.a.path, &b);
 	pair_await(&p, &p.a.down);

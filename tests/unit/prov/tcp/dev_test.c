@@ -67,7 +67,8 @@ static void dev_path_and_ctl_open_survive_failed_allocations(void **state)
 	for (uint64_t n = 1; !path; n++) {
 		assert_int_equal(mem_live_blocks(), blocks);
 		mem_fail_nth(n);
-		path = p.ops->path_open(p.b.dev, &p.a.addr, false, &p.b, &offer);
+		path = p.ops->path_open(p.b.dev, &p.a.addr, false, &p.b, &offer,
+		                        &(struct prov_error){ 0 });
 		assert_true(path || mem_fail_fired());
 		mem_fail_nth(0);
 	}
@@ -205,7 +206,8 @@ static void doomed_peer(int fd)
 	                       &mine.key, &error);
 	mine.addr = b.addr;
 	exchange(fd, &mine, &theirs); /* addresses */
-	b.path = prov_tcp_ops.path_open(b.dev, &theirs.addr, false, &b, &mine.offer);
+	b.path = prov_tcp_ops.path_open(b.dev, &theirs.addr, false, &b, &mine.offer,
+	                                &(struct prov_error){ 0 });
 	exchange(fd, &mine, &theirs); /* offers */
 	prov_tcp_ops.path_connect(b.path, &theirs.offer);
 	while (b.imms < 100)
@@ -234,7 +236,8 @@ static void dev_peer_process_death_fails_what_is_open(void **state)
 	pair_open_devs(&p, "127.0.0.1:0");
 	mine.addr = p.a.addr;
 	exchange(fds[0], &mine, &theirs);
-	p.a.path = p.ops->path_open(p.a.dev, &theirs.addr, true, &p.a, &mine.offer);
+	p.a.path = p.ops->path_open(p.a.dev, &theirs.addr, true, &p.a, &mine.offer,
+	                            &(struct prov_error){ 0 });
 	exchange(fds[0], &mine, &theirs);
 	p.ops->path_connect(p.a.path, &theirs.offer);
 	side_await(&p.a, &p.a.up);

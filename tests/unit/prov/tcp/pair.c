@@ -265,8 +265,10 @@ static void join(struct pair *p, struct side *a, struct side *b)
 	struct prov_offer offer_b;
 
 	a->up = b->up = a->closed = b->closed = a->down = b->down = false;
-	b->path = p->ops->path_open(p->b.dev, &p->a.addr, false, b, &offer_b);
-	a->path = p->ops->path_open(p->a.dev, &p->b.addr, true, a, &offer_a);
+	b->path = p->ops->path_open(p->b.dev, &p->a.addr, false, b, &offer_b,
+	                            &(struct prov_error){ 0 });
+	a->path = p->ops->path_open(p->a.dev, &p->b.addr, true, a, &offer_a,
+	                            &(struct prov_error){ 0 });
 	assert_non_null(a->path);
 	assert_non_null(b->path);
 	p->ops->path_connect(a->path, &offer_b);
@@ -381,7 +383,8 @@ int raw_path(struct pair *p)
 	struct prov_offer active;
 	int fd;
 
-	p->b.path = p->ops->path_open(p->b.dev, &p->a.addr, false, &p->b, &offer);
+	p->b.path = p->ops->path_open(p->b.dev, &p->a.addr, false, &p->b, &offer,
+	                              &(struct prov_error){ 0 });
 	tcp_preface_encode(TCP_KIND_PATH, offer.bytes + 2, preface);
 	fd = raw_dial(&p->b);
 	raw_send(fd, preface, sizeof(preface));

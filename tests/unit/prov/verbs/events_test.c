@@ -76,7 +76,8 @@ static void lose_nic(enum fake_event what, const char *text)
 	assert_non_null(p.a.ctl);
 	pair_await(&p, &p.a.ctl_down);
 	p.ops->ctl_close(p.a.ctl, false);
-	assert_null(p.ops->path_open(p.a.dev, &p.b.addr, true, &p.a, &offer));
+	assert_null(p.ops->path_open(p.a.dev, &p.b.addr, true, &p.a, &offer,
+	                             &(struct prov_error){ 0 }));
 	pair_close(&p);
 	assert_int_equal(fake->objects(), 0);
 }
