@@ -152,7 +152,9 @@ static void print_nic(const cJSON *nic)
 	printf("      %s, %s, %s; %.0f writes in flight, longest write %.0f bytes\n",
 	       member_bool(caps, "ordered") ? "ordered" : "unordered",
 	       member_bool(caps, "identifies_source") ? "tells sources apart" : "no sources",
-	       member_bool(caps, "gpu_direct") ? "GPU direct" : "host memory",
+	       member_bool(caps, "gpu_direct")    ? "GPU direct"
+	       : member_bool(caps, "gpu_regions") ? "memory of GPUs that it can register"
+	                                          : "host memory",
 	       member_number(caps, "post_depth"), member_number(caps, "max_write_bytes"));
 }
 

@@ -5,12 +5,6 @@
 #include "core/same_host.h"
 #include "core/shard.h"
 
-bool gpu_path_fits(const struct worker *w, const struct leg *leg, const struct path *path)
-{
-	(void)leg;
-	return w->nic[path->nic].caps.gpu_direct;
-}
-
 /* One card copies from end to end. Between two of them, and to memory that cannot be mapped, the
  * bytes go through slots. */
 static bool same_card(const struct leg *leg)
@@ -21,13 +15,30 @@ static bool same_card(const struct leg *leg)
 	       src->card != WIRE_CARD_NONE;
 }
 
+bool gpu_path_fits(const struct worker *w, const struct leg *leg, const struct path *path)
+{
+	const struct prov_caps *caps = &w->nic[path->nic].caps;
+	const struct wimm_mr *src = leg->op->src;
+
+	if (caps->gpu_direct)
+		return same_card(leg);
+	/* A key of 0: this NIC, or the peer's, does not reach that memory. */
+	return caps->gpu_regions && (src->device < 0 || src->key[path->nic] != 0) &&
+	       (!leg->dst->gpu || leg->dst->key[path->remote_nic] != 0);
+}
+
+/* In this order: the card copies; NICs that reach both ends; slots, where this returns false. */
 bool gpu_leg_plan(struct worker *w, struct leg *leg)
 {
-	if (!same_card(leg))
-		return false;
-	leg->op->flags |= OP_STAYS;
-	leg->as_list = leg->op->kind == OP_PAGED && leg->end > 0;
-	return shard_plan_gpu(w, leg->dst->peer, leg);
+	struct peer *p = leg->dst->peer;
+
+	leg->as_list = same_card(leg) && leg->op->kind == OP_PAGED && leg->end > 0;
+	if (same_card(leg) && shard_plan_gpu(w, p, leg, true)) {
+		leg->op->flags |= OP_STAYS;
+		return true;
+	}
+	leg->as_list = false;
+	return shard_plan_gpu(w, p, leg, false);
 }
 
 const char *gpu_why_not(const struct leg *leg)

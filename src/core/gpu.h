@@ -4,8 +4,13 @@
 
 /* Writes from or to memory of a GPU: which way they go, and whole page lists in one request. */
 
+#include "core/region.h"
 #include "core/worker.h"
 
+static inline bool leg_has_gpu(const struct leg *leg)
+{
+	return leg->op->src != NULL && (leg->op->src->device >= 0 || leg->dst->gpu);
+}
 /* A leg about to be planned has memory of a GPU at either end: choose its way and its paths.
  * False: there are none, and gpu_why_not() says why. */
 bool gpu_leg_plan(struct worker *w, struct leg *leg);

@@ -59,6 +59,7 @@ static void add_caps(struct json *j, const struct prov_caps *caps)
 	json_bool(j, "identifies_source", caps->identifies_source);
 	json_bool(j, "needs_empty_target", caps->needs_empty_target);
 	json_bool(j, "gpu_direct", caps->gpu_direct);
+	json_bool(j, "gpu_regions", caps->gpu_regions);
 	json_bool(j, "can_cancel", caps->can_cancel);
 	json_bool(j, "wait_fd", caps->wait_fd);
 	json_u64(j, "max_ctl_bytes", caps->max_ctl_bytes);

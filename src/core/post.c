@@ -116,7 +116,7 @@ static void account(struct worker *w, struct path *path, struct leg *leg, uint32
 	uint32_t marks = 0;
 
 	for (uint32_t k = 0; k < taken; k++)
-		marks += w->wr[k].flags != 0;
+		marks += (w->wr[k].flags & PROV_WR_COUNTED) != 0;
 	if (op->post_ns == 0 && taken != 0)
 		op->post_ns = w->now_ns;
 	path->full = taken < count;
@@ -143,7 +143,8 @@ static uint32_t post_elsewhere(struct worker *w, struct peer *p, struct leg *leg
 		struct path *path = &p->path[i];
 		uint32_t taken;
 
-		if (path == not_this || path->state != PATH_UP)
+		if (path == not_this || path->state != PATH_UP ||
+		    (leg_has_gpu(leg) && !gpu_path_fits(w, leg, path)))
 			continue;
 		shard_fill(leg, path, w->wr, count);
 		taken = path_ops(w, path)->post(path->prov, w->wr, count);
@@ -205,7 +206,7 @@ static bool leg_finish(struct worker *w, struct leg *leg) ON_WORKER
 /* Why a leg has no path. Out of line, as it is rare. */
 __attribute__((noinline, cold)) static void no_path(struct worker *w, struct leg *leg) ON_WORKER
 {
-	if (leg->op->src != NULL && (leg->op->src->device >= 0 || leg->dst->gpu))
+	if (leg_has_gpu(leg))
 		post_fail_leg(w, leg, WIMM_E_UNSUPPORTED, gpu_why_not(leg));
 	else
 		post_fail_leg(w, leg, WIMM_E_NIC_LOST, "no path of this peer uses the pinned NIC");

@@ -91,7 +91,7 @@ static struct wimm_mr *mr_by_slot(struct wimm_engine *engine, uint32_t slot)
 /* Memory of a GPU is registered where it is reached. */
 static bool takes(const struct worker *w, const struct wimm_mr *mr, uint32_t i)
 {
-	return mr->device < 0 || w->nic[i].caps.gpu_direct;
+	return mr->device < 0 || w->nic[i].caps.gpu_direct || w->nic[i].caps.gpu_regions;
 }
 
 static wimm_status register_all(struct wimm_engine *engine, struct wimm_mr *mr, uint32_t generation)
@@ -100,7 +100,8 @@ static wimm_status register_all(struct wimm_engine *engine, struct wimm_mr *mr, 
 	struct prov_error error = { 0 };
 	uint64_t core_key = (uint64_t)generation << 32 | mr->slot;
 	uint32_t flags = ((mr->flags & WIMM_MR_LOCAL_ONLY) == 0 ? PROV_REG_REMOTE : 0) |
-	                 ((mr->flags & WIMM_MR_STRICT_ORDER) != 0 ? PROV_REG_STRICT_ORDER : 0);
+	                 ((mr->flags & WIMM_MR_STRICT_ORDER) != 0 ? PROV_REG_STRICT_ORDER : 0) |
+	                 (mr->device >= 0 ? PROV_REG_GPU : 0);
 
 	for (uint32_t i = 0; i < w->dev_count; i++) {
 		wimm_status st = WIMM_OK;
@@ -112,13 +113,18 @@ static wimm_status register_all(struct wimm_engine *engine, struct wimm_mr *mr, 
 		                       core_key, &mr->key[i], &error);
 		if (st == WIMM_OK)
 			continue;
+		if (st == WIMM_E_UNSUPPORTED && mr->device >= 0 && w->nic[i].caps.gpu_regions) {
+			LOG_WARN("memory of GPU %d goes through slots of the host: %s", mr->device,
+			         error.text);
+			continue;
+		}
 		if (i < w->nic_count)
 			error_text_set("NIC %" PRIu32 " of %" PRIu32 ": %s", i, w->nic_count,
 			               error.text);
 		else
 			error_text_set("device for peers of this machine: %s", error.text);
 		while (i-- != 0)
-			if (takes(w, mr, i))
+			if (mr->key[i] != 0 || mr->device < 0)
 				w->nic[i].ops->dereg(w->nic[i].dev, mr->key[i]);
 		return st;
 	}
@@ -306,7 +312,7 @@ static void dereg_finish(struct worker *w, struct wimm_mr *mr)
 {
 	list_remove(&mr->link);
 	for (uint32_t i = 0; i < w->dev_count; i++)
-		if (takes(w, mr, i))
+		if (mr->key[i] != 0 || mr->device < 0)
 			w->nic[i].ops->dereg(w->nic[i].dev, mr->key[i]);
 	atomic_store_explicit(&mr->public_state, MR_FREE, memory_order_release);
 	atomic_fetch_sub_explicit(&w->engine->regions.live, 1, memory_order_relaxed);

@@ -39,7 +39,7 @@ static uint64_t part_start(uint64_t len_bytes, uint32_t parts, uint32_t i)
 
 /* A list of pages is one request, so one path has it all. */
 static uint32_t pick_gpu_paths(const struct worker *w, struct peer *p, const struct leg *leg,
-                               uint8_t *map)
+                               bool by_card, uint8_t *map)
 {
 	const struct op *op = leg->op;
 	uint32_t n = 0;
@@ -47,7 +47,8 @@ static uint32_t pick_gpu_paths(const struct worker *w, struct peer *p, const str
 	for (uint32_t k = 0; k < p->path_count; k++) {
 		const struct path *path = &p->path[(p->next_path + k) % p->path_count];
 
-		if (path->state != PATH_UP || !gpu_path_fits(w, leg, path) ||
+		if (path->state != PATH_UP || w->nic[path->nic].caps.gpu_direct != by_card ||
+		    !gpu_path_fits(w, leg, path) ||
 		    ((op->flags & WIMM_PIN_NIC) != 0 && path->nic != op->nic_index))
 			continue;
 		map[n++] = (uint8_t)path->index;
@@ -173,15 +174,17 @@ bool shard_plan(struct worker *w, struct peer *p, struct leg *leg)
 	return true;
 }
 
-bool shard_plan_gpu(struct worker *w, struct peer *p, struct leg *leg)
+bool shard_plan_gpu(struct worker *w, struct peer *p, struct leg *leg, bool by_card)
 {
-	uint32_t paths = pick_gpu_paths(w, p, leg, leg->path_map);
+	uint32_t paths = pick_gpu_paths(w, p, leg, by_card, leg->path_map);
 
 	if (paths == 0)
 		return false;
 	leg->parts = 1;
 	if (leg->as_list)
 		leg->path_count = 1;
+	else if (leg->op->kind == OP_PAGED && !by_card)
+		plan_pages(w, leg, paths);
 	else
 		plan_slice(w, leg, paths);
 	if ((leg->op->flags & WIMM_IMM) == 0)
@@ -300,4 +303,7 @@ void shard_fill(const struct leg *leg, const struct path *path, struct prov_wr *
 			fill_slice(leg, leg->next + k, &wr[k]);
 		wr[k].token = token | (wr[k].flags != 0 ? OP_TOKEN_COUNTED : 0);
 	}
+	if (op->src != NULL && op->src->device >= 0)
+		for (uint32_t k = 0; k < count; k++)
+			wr[k].flags |= PROV_WR_GPU;
 }

@@ -9,8 +9,8 @@
 /* Choose the paths of a leg from those that are up. False: none fits (all lost, or the pinned NIC
  * has none). */
 bool shard_plan(struct worker *w, struct peer *p, struct leg *leg);
-/* The same for a leg between memory of GPUs. */
-bool shard_plan_gpu(struct worker *w, struct peer *p, struct leg *leg);
+/* The same for a leg with memory of a GPU at an end, by the card's own copies or by NICs. */
+bool shard_plan_gpu(struct worker *w, struct peer *p, struct leg *leg, bool by_card);
 /* The planned path of the leg's next request and how many requests in a row go there, at most
  * max. */
 static inline struct path *shard_next(struct peer *p, const struct leg *leg, uint32_t max,

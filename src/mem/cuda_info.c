@@ -58,6 +58,18 @@ bool mem_cuda_card(int device, struct mem_cuda_card *out)
 	return true;
 }
 
+wimm_status mem_cuda_flush(int device)
+{
+	const struct cuda_lib *lib;
+	cu_result code;
+
+	if (mem_cuda_enter(device, &lib) != WIMM_OK)
+		return WIMM_E_SYSTEM;
+	code = lib->flush_writes ? lib->flush_writes(CU_FLUSH_TARGET_CTX, CU_ORDERING_OWNER) : -1;
+	mem_cuda_leave(lib);
+	return code == CU_OK ? WIMM_OK : WIMM_E_SYSTEM;
+}
+
 enum mem_flush_rule mem_cuda_far_rule(const struct mem_cuda_card *card)
 {
 	const struct cuda_lib *lib = cuda_lib_used();

@@ -34,6 +34,9 @@ const char *mem_flush_text(enum mem_flush_rule rule);
 int mem_cuda_count(char *why, size_t why_bytes);
 /* Needs no context. False: the driver refuses. */
 bool mem_cuda_card(int device, struct mem_cuda_card *out);
+/* MEM_FLUSH_CALL: what NICs have written into a card's memory is there for all work that the card
+ * begins later. Returns OK, E_SYSTEM. Blocks: shortly. */
+WIMM_MUST_CHECK wimm_status mem_cuda_flush(int device);
 /* The rule of a card for NICs behind another switch. */
 enum mem_flush_rule mem_cuda_far_rule(const struct mem_cuda_card *card);
 

@@ -49,6 +49,7 @@ enum cu_device_attribute {
 };
 
 #define CU_FLUSH_OPTION_HOST  1
+#define CU_FLUSH_TARGET_CTX   0
 #define CU_ORDERING_NONE      0
 #define CU_ORDERING_OWNER     100
 #define CU_ORDERING_ALL       200

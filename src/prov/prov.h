@@ -59,6 +59,8 @@ struct prov_caps {
 	bool needs_empty_target;     /* zero-length writes need a valid target key too */
 	bool gpu_direct;             /* regions may be memory of a GPU, and writes between two such
 				      * go straight; has post_pages() and forget() */
+	bool gpu_regions;            /* regions may be memory of a GPU, each if reg() takes it, and
+				      * requests go from and to such like any other */
 	bool leaves_machine;         /* peers may be on any machine: those of this one may be
 				      * reached by prov_same_host(), too */
 	bool can_cancel;             /* cancel() works on single requests */
@@ -94,15 +96,18 @@ struct prov_args {
 #define PROV_REG_REMOTE 1u       /* peers may write */
 #define PROV_REG_STRICT_ORDER 2u /* the bytes of a write become visible in their order: no relaxed
 				  * ordering of the bus. For those who poll content */
+#define PROV_REG_GPU 4u          /* memory of a GPU. E_UNSUPPORTED: this one does not get there */
 
 /* Flags of a work request. */
 #define PROV_WR_IMM 1u           /* count `imm` at the receiver when this request has landed */
 #define PROV_WR_PART 2u          /* this is the last request of one of `parts` parts of operation
 				  * `op_seq`; the core over there counts `imm` when all parts are
 				  * in. Never together with PROV_WR_IMM */
+#define PROV_WR_COUNTED (PROV_WR_IMM | PROV_WR_PART)
+#define PROV_WR_GPU 4u           /* src is memory of a GPU: the host does not read it */
 
-/* One write. src lies inside a region registered as local_key on this dev: memory of the host, or,
- * with caps.gpu_direct and a destination of the same kind, of a GPU. */
+/* One write. src lies inside a region registered as local_key on this dev: memory of the host, or
+ * of a GPU: with caps.gpu_direct and a destination of the same kind, or with caps.gpu_regions. */
 struct prov_wr {
 	uint64_t token;              /* handed back in PROV_DONE */
 	const void *src;

@@ -473,6 +473,10 @@ EXPORT int cuDeviceGetAttribute(int *out, int which, int device)
 	case 16:
 		*out = 132;
 		return OK;
+	case 116: /* NICs may reach its memory, */
+	case 124: /* also by dma-buf */
+		*out = 1;
+		return OK;
 	case 117:
 		*out = fake_cuda_knobs.flush_options;
 		return OK;

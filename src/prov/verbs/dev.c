@@ -8,6 +8,7 @@
 #include "plat/rand.h"
 #include "plat/thread.h"
 #include "prov/verbs/ctl.h"
+#include "prov/verbs/gpu.h"
 #include "prov/verbs/path.h"
 #include "prov/verbs/region.h"
 #include "prov/verbs/rx.h"
@@ -355,6 +356,7 @@ static void fill_caps(const struct verbs_dev *dev, struct prov_caps *caps)
 	*caps = (struct prov_caps){
 		.ordered = true,
 		.identifies_source = true,
+		.gpu_regions = true,
 		.wait_fd = true,
 		.leaves_machine = true,
 		.max_ctl_bytes = VERBS_CTL_MAX_BYTES,
@@ -364,6 +366,7 @@ static void fill_caps(const struct verbs_dev *dev, struct prov_caps *caps)
 		.numa_node = dev->nic.numa_node,
 	};
 	(void)snprintf(caps->device, sizeof(caps->device), "%.31s", dev->nic.device);
+	verbs_gpu_note(dev->nic.lib, caps->note, sizeof(caps->note));
 }
 
 static void dev_init(struct verbs_dev *dev)

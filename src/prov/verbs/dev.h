@@ -15,6 +15,8 @@
 #include "prov/verbs/addr.h"
 #include "prov/verbs/nic.h"
 
+#include <stdatomic.h>
+
 #define VERBS_QPN_MASK 0xffffffu
 
 enum verbs_obj_kind {
@@ -112,6 +114,7 @@ struct verbs_dev {
 	/* Regions by key; reg and dereg may come from different threads. */
 	struct mutex regions_lock;
 	struct hash regions;
+	_Atomic uint64_t flush_gpus; /* those to flush before an immediate is told: gpu.c */
 	/* Owned by the worker. */
 	_Alignas(64) uint64_t now_ns; /* of the last poll */
 	uint64_t next_timer_ns;       /* no timer is due earlier */

@@ -30,6 +30,8 @@ struct _compat_ibv_port_attr;
 	X(reg_mr, 1, struct ibv_mr *, (struct ibv_pd *, void *, size_t, int))                      \
 	X(reg_mr_iova2, 0, struct ibv_mr *,                                                        \
 	  (struct ibv_pd *, void *, size_t, uint64_t, unsigned int))                               \
+	X(reg_dmabuf_mr, 0, struct ibv_mr *,                                                       \
+	  (struct ibv_pd *, uint64_t, size_t, uint64_t, int, int))                                 \
 	X(dereg_mr, 1, int, (struct ibv_mr *))                                                     \
 	X(create_comp_channel, 1, struct ibv_comp_channel *, (struct ibv_context *))               \
 	X(destroy_comp_channel, 1, int, (struct ibv_comp_channel *))                               \

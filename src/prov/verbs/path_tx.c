@@ -76,7 +76,9 @@ static void fill_write(const struct verbs_path *path, struct ibv_send_wr *wr,
 
 	wr->opcode = imm ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE;
 	wr->imm_data = htobe32(req->imm);
-	wr->send_flags = req->len_bytes <= path->inline_bytes ? IBV_SEND_INLINE : 0;
+	wr->send_flags = 0;
+	if (req->len_bytes <= path->inline_bytes && (req->flags & PROV_WR_GPU) == 0)
+		wr->send_flags = IBV_SEND_INLINE;
 	wr->wr.rdma.remote_addr = req->remote_addr;
 	wr->wr.rdma.rkey = (uint32_t)req->remote_key;
 	wr->num_sge = req->len_bytes != 0;

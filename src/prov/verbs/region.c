@@ -2,6 +2,7 @@
 #include "prov/verbs/region.h"
 
 #include "base/log.h"
+#include "prov/verbs/gpu.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -90,7 +91,12 @@ wimm_status verbs_op_reg(struct prov_dev *dev_, void *addr, uint64_t len_bytes, 
 	(void)core_key;
 	*error = (struct prov_error){ 0 };
 	errno = 0;
-	mr = verbs_region_pin(dev, addr, len_bytes, access_of(dev, flags));
+	if ((flags & PROV_REG_GPU) != 0)
+		mr = verbs_gpu_reg(dev, addr, len_bytes, access_of(dev, flags), error);
+	else
+		mr = verbs_region_pin(dev, addr, len_bytes, access_of(dev, flags));
+	if (!mr && (flags & PROV_REG_GPU) != 0)
+		return WIMM_E_UNSUPPORTED;
 	if (!mr) {
 		int code = errno;
 		uint32_t count;

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/bytes.h"
+#include "prov/verbs/gpu.h"
 #include "prov/verbs/path.h"
 #include "prov/verbs/region.h"
 
@@ -238,8 +239,14 @@ static bool tell_one(struct verbs_dev *dev, const struct ibv_wc *wc, struct verb
 void verbs_rx_tell(struct verbs_dev *dev, struct verbs_emit *emit, uint32_t limit)
 {
 	struct verbs_rx *rx = &dev->rx;
+	uint32_t flushed = rx->head;
 
 	while (rx->head != rx->tail && emit->count < limit && !dev->dead) {
+		if (rx->head == flushed) {
+			if (!verbs_gpu_flush(dev))
+				return;
+			flushed = rx->tail;
+		}
 		if (tell_one(dev, &rx->stash[rx->head & rx->stash_mask], emit))
 			rx->head++;
 	}
