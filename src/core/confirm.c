@@ -75,6 +75,8 @@ void confirm_send(struct worker *w, struct peer *p)
 	list_splice_back(&p->retires_confirming, &p->retires_wait);
 	p->confirm_id = ++w->next_id;
 	p->hold = !p->ordered;
+	if (p->hold)
+		p->straight = NULL;
 	confirm_say(w, p, p->confirm_id);
 }
 

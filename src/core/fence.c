@@ -194,6 +194,7 @@ void fence_answer(struct worker *w, struct peer *p)
 static void fence_asked(struct worker *w, struct peer *p, const struct wire_msg *m) ON_WORKER
 {
 	p->stopped = true;
+	p->straight = NULL;
 	p->fence_asked = m->u.marks.id;
 	post_stop(w, p, WIMM_E_PEER_LOST, "the peer has fenced this side off");
 	fence_answer(w, p);

@@ -97,8 +97,10 @@ bool gpu_list_post(struct worker *w, struct peer *p, struct leg *leg, uint32_t *
 	list.wr.token &= ~(uint64_t)OP_TOKEN_COUNTED;
 	list.wr.token |= list.wr.flags != 0 ? OP_TOKEN_COUNTED : 0;
 	path->full = path_ops(w, path)->post_pages(path->prov, &list) == 0;
-	if (path->full)
+	if (path->full) {
+		p->straight = NULL;
 		return true;
+	}
 	account(w, path, leg, list.units, list.wr.flags != 0);
 	*out_posted = 1;
 	return true;

@@ -60,6 +60,27 @@ static struct wimm_peer_group *group_get(struct wimm_engine *engine, uint64_t co
 	return g;
 }
 
+struct leg *group_legs_get(struct wimm_peer_group *group)
+{
+	/* Acquire, with the release in group_legs_put(). */
+	struct leg *legs =
+		atomic_exchange_explicit(&group->legs, NULL, memory_order_acquire);
+
+	return legs != NULL ? legs : mem_alloc(group->room * sizeof(*legs));
+}
+
+void group_legs_put(struct wimm_peer_group *group, struct leg *legs)
+{
+	struct leg *none = NULL;
+
+	if (group == NULL || legs == NULL ||
+	    atomic_load_explicit(&group->live, memory_order_relaxed) == 0 ||
+	    /* Release, with the acquire in group_legs_get(): nobody uses them any more. */
+	    !atomic_compare_exchange_strong_explicit(&group->legs, &none, legs,
+	                                             memory_order_release, memory_order_relaxed))
+		mem_free(legs);
+}
+
 wimm_status wimm_add_peer_group(struct wimm_engine *engine, const wimm_peer *peers, uint64_t count,
                                 struct wimm_peer_group **out)
 {
@@ -108,6 +129,7 @@ wimm_status wimm_remove_peer_group(struct wimm_engine *engine, struct wimm_peer_
 		return WIMM_E_INVAL;
 	}
 	bits = bits_of(group->room);
+	mem_free(atomic_exchange_explicit(&group->legs, NULL, memory_order_acquire));
 	mutex_lock(&engine->lock);
 	list_remove(&group->link);
 	list_push_back(&engine->groups_removed[bits].list, &group->link);
@@ -127,8 +149,13 @@ void groups_close(struct wimm_engine *engine)
 {
 	for (uint32_t i = 0; i < GROUP_SIZES; i++)
 		list_splice_back(&engine->groups, &engine->groups_removed[i].list);
-	while (!list_empty(&engine->groups))
-		mem_free(LIST_ENTRY(list_pop_front(&engine->groups), struct wimm_peer_group, link));
+	while (!list_empty(&engine->groups)) {
+		struct wimm_peer_group *g = LIST_ENTRY(list_pop_front(&engine->groups),
+		                                       struct wimm_peer_group, link);
+
+		mem_free(atomic_load_explicit(&g->legs, memory_order_relaxed));
+		mem_free(g);
+	}
 }
 
 /* --- barriers --- */

@@ -521,7 +521,7 @@ void hello_paths(struct worker *w, struct peer *p, const struct wire_msg *m)
 			connect_path(w, p, k, m->u.paths.offer[k]);
 			continue;
 		}
-		path->state = PATH_CLOSING;
+		path_set_state(path, PATH_CLOSING);
 		path_ops(w, path)->path_close(path->prov);
 		if (k == p->host_path)
 			same_host_way(p, "NICs: it does not find this process on its machine");

@@ -58,27 +58,25 @@ enum op_kind {
 /* The part of a write that goes to one peer: pages [next, end) of a paged write, or the bytes of
  * one slice. Owned by the worker once its operation is. */
 struct leg {
-	struct list link; /* in remote_mr.waiting or peer.pending */
+	struct list link; /* in remote_mr.waiting or peer.pending; of some states alone */
 	struct op *op;
 	struct wimm_remote_mr *dst;
 	uint64_t src_offset;
 	uint64_t dst_offset;
 	uint64_t len_bytes; /* slices */
-	uint64_t next;      /* pages, or work requests of a slice, posted so far */
-	uint64_t end;
-	uint64_t op_seq; /* names a split operation to the receiver; 0: not split */
-	uint32_t parts;  /* what the receiver waits for before it counts; 0, 1: not split */
-	uint32_t parts_sent;
+	uint64_t end;       /* of pages, or of work requests of a slice */
 	uint32_t dst_generation;
-	uint32_t run;       /* requests for one path before the next has its turn */
-	uint32_t turn;      /* requests posted since others of the peer had theirs */
-	uint32_t pieces;    /* slices: requests a part */
-	uint32_t used; /* paths it was posted on, a bit each */
-	uint32_t losses; /* of paths of its peer, before it was posted first */
-	uint8_t path_count; /* planned paths; 0: not planned yet; LEG_GPU: nor that */
+	uint32_t run;    /* requests for one path before the next has its turn */
+	uint32_t pieces; /* slices: requests a part */
 	uint8_t path_map[WIMM_MAX_NICS];
-	bool held; /* counts in remote_mr.refs */
-	bool as_list; /* all its pages are one request */
+	/* From here on zero before it starts. */
+	uint64_t op_seq;     /* names a split operation to the receiver; 0: not split */
+	uint64_t next;       /* pages, or work requests of a slice, posted so far */
+	uint32_t parts;      /* what the receiver waits for before it counts; 0, 1: not split */
+	uint32_t parts_sent;
+	uint32_t turn;       /* requests posted since others of the peer had theirs */
+	uint32_t used;       /* paths it was posted on, a bit each */
+	uint32_t losses;     /* of paths of its peer, before it was posted first */
 	enum leg_state {
 		LEG_IDLE = 0,   /* not taken by a remote region yet */
 		LEG_WAITING,    /* in remote_mr.waiting, for the owner's answer or a stream */
@@ -87,6 +85,9 @@ struct leg {
 		LEG_CONFIRMING, /* in peer.confirms */
 		LEG_STAGED,     /* waits for slots: stage_tx.c */
 	} state;
+	uint8_t path_count; /* planned paths; 0: not planned yet; LEG_GPU: nor that */
+	bool held;          /* counts in remote_mr.refs */
+	bool as_list;       /* all its pages are one request */
 };
 
 struct op_paged {
@@ -150,6 +151,7 @@ struct op {
 	/* From here on op_get() sets only what says that the rest is not in use. */
 	struct leg leg;   /* writes to one peer */
 	struct leg *legs; /* &leg, or an array of a scatter */
+	struct wimm_peer_group *legs_of; /* whose array it is; NULL: nobody's */
 	uint32_t leg_count;
 	struct op_paged paged;
 	struct list link;      /* worker.ops_started, while it is */

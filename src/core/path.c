@@ -130,9 +130,11 @@ bool path_prepare(struct worker *w, struct peer *p, uint32_t k, uint32_t seq,
 	path->remote_nic = k % p->addr.nic_count;
 	if (same_host_is(p, path)) {
 		path->nic = w->nic_count;
+		path->remote_nic = WIMM_MAX_NICS;
 		theirs = &p->host_addr;
 	}
 	own = &w->nic[path->nic];
+	path->post = own->ops->post;
 	if (path->seq == 0)
 		path->seq = seq; /* of the first life, whether this side has an end of it or not */
 	p->ordered = p->ordered && own->caps.ordered;
@@ -146,7 +148,7 @@ bool path_prepare(struct worker *w, struct peer *p, uint32_t k, uint32_t seq,
 			same_host_way(p, "NICs: no process of its is reached on this machine");
 		return false;
 	}
-	path->state = PATH_OPENING;
+	path_set_state(path, PATH_OPENING);
 	path->seq = seq;
 	path->connected = false;
 	path->dirty = false;
@@ -210,7 +212,7 @@ static void path_end(struct worker *w, struct path *path, wimm_status cause, uin
 
 	if (path->state != PATH_UP && path->state != PATH_OPENING)
 		return;
-	path->state = PATH_CLOSING;
+	path_set_state(path, PATH_CLOSING);
 	path_ops(w, path)->path_close(path->prov);
 	if (was_up)
 		p->paths_up--;
@@ -270,7 +272,7 @@ void path_event(struct worker *w, struct path *path, const struct prov_cqe *c)
 	case PROV_PATH_UP:
 		if (path->state != PATH_OPENING)
 			return;
-		path->state = PATH_UP;
+		path_set_state(path, PATH_UP);
 		path->stood = true;
 		p->paths_up++;
 		if (same_host_is(p, path))
@@ -284,7 +286,7 @@ void path_event(struct worker *w, struct path *path, const struct prov_cqe *c)
 		         c->status == WIMM_E_PATH_LOST);
 		return;
 	case PROV_PATH_CLOSED:
-		path->state = PATH_NONE;
+		path_set_state(path, PATH_NONE);
 		path->prov = NULL;
 		p->paths_open--;
 		path->due_ns = 0;

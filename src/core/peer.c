@@ -75,6 +75,7 @@ enum peer_state peer_public_state(struct worker *w, wimm_peer id)
 void peer_set_state(struct peer *p, enum peer_state state)
 {
 	p->state = state;
+	p->straight = NULL;
 	/* Release, with the acquire in peer_public_state(). */
 	atomic_store_explicit(&p->public_state, PEER_PUBLIC(p->generation, state),
 	                      memory_order_release);
@@ -162,6 +163,7 @@ static void peer_reset(struct peer *p) ON_WORKER
 		p->path[i].context.kind = CONTEXT_PATH;
 		p->path[i].peer = p;
 		p->path[i].index = i;
+		p->path[i].bit = UINT32_C(1) << i;
 	}
 }
 
@@ -261,7 +263,7 @@ static void paths_close(struct worker *w, struct peer *p)
 
 		if (path->state != PATH_UP && path->state != PATH_OPENING)
 			continue;
-		path->state = PATH_CLOSING;
+		path_set_state(path, PATH_CLOSING);
 		path_ops(w, path)->path_close(path->prov);
 	}
 	p->paths_up = 0;
@@ -355,6 +357,7 @@ void peer_ending(struct worker *w, struct peer *p, bool may_speak, wimm_status c
 	if (p->ending_step != 0)
 		return; /* the first cause counts */
 	p->ending_step = w->step;
+	p->straight = NULL;
 	p->ending_cause = cause;
 	p->ending_code = vendor_code;
 	w->endings++;

@@ -31,9 +31,11 @@ struct path {
 	enum path_state state;
 	struct peer *peer;
 	struct prov_path *prov;
+	uint32_t (*post)(struct prov_path *path, const struct prov_wr *wr, uint32_t n);
 	uint32_t index;
+	uint32_t bit; /* 1 << index */
 	uint32_t nic; /* local */
-	uint32_t remote_nic;
+	uint32_t remote_nic; /* WIMM_MAX_NICS: the one for peers of this machine */
 	uint32_t seq; /* which life of this path */
 	uint32_t outstanding;
 	bool dirty;    /* cancelled requests may be under way: drain.c */
@@ -133,6 +135,8 @@ struct peer {
 	uint32_t paths_up;
 	uint32_t paths_open; /* not yet reported closed by the provider */
 	uint32_t next_path;  /* round robin */
+	struct path *straight; /* where the next short write goes at once; NULL: to be found out.
+				* Whatever could forbid it clears this */
 	struct path path[WIRE_MAX_PATHS];
 
 	struct stage_tx *stage_tx; /* slots for memory of GPUs that is sent, */
@@ -184,6 +188,12 @@ struct peer {
 	struct peer_event down_event;
 };
 
+static inline void path_set_state(struct path *path, enum path_state state)
+{
+	path->state = state;
+	path->peer->straight = NULL;
+}
+
 #define PEER_PUBLIC(generation, state) ((uint64_t)(generation) << 8 | (uint64_t)(state))
 
 /* A peer's region; memory belongs to the worker's table and is reused, never returned early. */
@@ -205,7 +215,9 @@ struct wimm_remote_mr {
 	bool gpu; /* memory of a GPU */
 	uint64_t card; /* which, or WIRE_CARD_NONE */
 	wimm_peer peer_id;
-	uint64_t key[WIMM_MAX_NICS];
+	/* By path.remote_nic; the last is the core's own, which the provider for peers of this
+	 * machine takes as it is. */
+	uint64_t key[WIMM_MAX_NICS + 1];
 
 	/* Owned by the worker. */
 	struct peer *peer;
@@ -220,5 +232,26 @@ struct wimm_remote_mr {
 };
 
 enum remote_state { REMOTE_FREE = 0, REMOTE_NEW, REMOTE_VALID, REMOTE_REVOKED, REMOTE_LOST };
+
+/* Any thread: whether something may be submitted to it, of which remote_usable() says why not. */
+static inline bool remote_stands(const struct worker *w, const struct wimm_remote_mr *r)
+{
+	uint32_t state;
+
+	if (r == NULL || r->worker != w ||
+	    atomic_load_explicit(&r->closed, memory_order_relaxed) != 0)
+		return false;
+	/* Acquire, with the release in set_state(). */
+	state = atomic_load_explicit(&r->public_state, memory_order_acquire);
+	return state == REMOTE_NEW || state == REMOTE_VALID;
+}
+
+/* Worker: whether it is the one that was written to, and its owner has said that it stands. */
+static inline bool remote_takes(const struct wimm_remote_mr *r, uint32_t generation)
+{
+	/* Relaxed: the worker is the only writer and asks here. */
+	return atomic_load_explicit(&r->public_state, memory_order_relaxed) == REMOTE_VALID &&
+	       atomic_load_explicit(&r->generation, memory_order_relaxed) == generation;
+}
 
 #endif

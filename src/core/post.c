@@ -120,11 +120,13 @@ static void account(struct worker *w, struct path *path, struct leg *leg, uint32
 	if (op->post_ns == 0 && taken != 0)
 		op->post_ns = w->now_ns;
 	path->full = taken < count;
+	if (path->full)
+		path->peer->straight = NULL;
 	leg->next += taken;
 	if (taken != 0 && leg_stands(path->peer, leg))
 		leg->losses = path->peer->losses;
 	if (taken != 0)
-		leg->used |= 1u << path->index;
+		leg->used |= path->bit;
 	op->outstanding += taken;
 	op->descriptors += taken;
 	path->outstanding += taken;
@@ -147,7 +149,7 @@ static uint32_t post_elsewhere(struct worker *w, struct peer *p, struct leg *leg
 		    (leg_has_gpu(leg) && !gpu_path_fits(w, leg, path)))
 			continue;
 		shard_fill(leg, path, w->wr, count);
-		taken = path_ops(w, path)->post(path->prov, w->wr, count);
+		taken = path->post(path->prov, w->wr, count);
 		account(w, path, leg, count, taken);
 		if (taken != 0)
 			return taken;
@@ -173,7 +175,7 @@ static bool leg_post(struct worker *w, struct peer *p, struct leg *leg, uint32_t
 		if (path->state == PATH_UP && ((leg->used >> path->index & 1) == 0 ||
 		                               shard_any_path(leg) || path_stood(path, leg))) {
 			shard_fill(leg, path, w->wr, count);
-			taken = path_ops(w, path)->post(path->prov, w->wr, count);
+			taken = path->post(path->prov, w->wr, count);
 			account(w, path, leg, count, taken);
 		} else if (!shard_any_path(leg)) {
 			post_fail_leg(w, leg, WIMM_E_NIC_LOST,
@@ -237,6 +239,8 @@ void post_leg_ready(struct worker *w, struct leg *leg, bool at_once)
 	if (at_once && !p->hold && p->ending_step == 0 && !p->path[leg->path_map[0]].full) {
 		if (!leg_post(w, p, leg, 1, &posted))
 			return;
+		if (p->straight == NULL)
+			p->straight = shard_straight(p);
 		if (leg->next == leg->end) {
 			leg->state = LEG_POSTED;
 			leg->op->legs_open--;
@@ -369,6 +373,24 @@ static bool special_done(struct worker *w, struct path *path, const struct prov_
 	return true;
 }
 
+/* Parts that the receiver has seen or will, of the leg they belong to. Only where paths have no
+ * order does a scatter have any: an entry that is longer than a request. */
+static void parts_done(struct op *op, const struct peer *p, const struct prov_cqe *c)
+{
+	if (op->leg_count == 1) {
+		op->legs[0].parts_sent += c->count;
+		return;
+	}
+	for (uint32_t i = 0; c->op_seq != 0 && i < op->leg_count; i++) {
+		struct leg *leg = &op->legs[i];
+
+		if (leg->op_seq == c->op_seq && leg->held && leg->dst->peer == p) {
+			leg->parts_sent += c->count;
+			return;
+		}
+	}
+}
+
 void post_done(struct worker *w, struct path *path, const struct prov_cqe *c)
 {
 	uint32_t index = (uint32_t)c->token >> 8;
@@ -385,13 +407,14 @@ void post_done(struct worker *w, struct path *path, const struct prov_cqe *c)
 		          "the NIC completed a request that was never posted");
 		return;
 	}
+	DASSERT(shard_straight_stands(path->peer));
 	path->outstanding -= c->count;
 	op->outstanding -= c->count;
 	if (c->status == WIMM_OK)
 		op->descriptors_done += c->count;
 	if ((c->token & OP_TOKEN_COUNTED) != 0) {
 		if (c->status == WIMM_OK || (c->flags & PROV_CQE_SENT) != 0)
-			op->legs[0].parts_sent += c->count;
+			parts_done(op, path->peer, c);
 		else
 			voided = true;
 	}
@@ -438,6 +461,14 @@ void post_peer_down(struct worker *w, struct peer *p)
 			              p->text);
 }
 
+static void legs_refuse(struct worker *w, struct op *op) ON_WORKER
+{
+	for (uint32_t i = 0; i < op->leg_count; i++) {
+		op->legs[i].op = op;
+		leg_close(w, &op->legs[i]);
+	}
+}
+
 void post_start(struct worker *w, struct op *op)
 {
 	struct wimm_mr *mr = (struct wimm_mr *)(uintptr_t)op->src;
@@ -456,12 +487,10 @@ void post_start(struct worker *w, struct op *op)
 		after_start(w, op);
 	may_start = op->status == WIMM_OK;
 	op->legs_open++; /* keeps it from settling while its legs start */
-	for (uint32_t i = 0; i < op->leg_count; i++) {
-		if (may_start)
-			remote_leg(w, &op->legs[i]);
-		else
-			leg_close(w, &op->legs[i]);
-	}
+	if (may_start)
+		straight_start(w, op);
+	else
+		legs_refuse(w, op);
 	op->legs_open--;
 	op_acked(w, op);
 }
@@ -482,7 +511,7 @@ void post_go_on(struct worker *w, struct op *op, bool reached)
 static void take_back(struct worker *w, struct op *op, struct leg *leg) ON_WORKER
 {
 	struct peer *p = leg->dst->peer;
-	uint64_t token = (op_id(op) & 0xffffffff00000000u) | (uint64_t)op->index << 8;
+	uint64_t token = shard_token(op);
 
 	if (!leg->held || p == NULL)
 		return;

@@ -7,6 +7,8 @@
 
 /* post.c: legs to work requests, completions to operations. */
 void post_start(struct worker *w, struct op *op) ON_WORKER;
+/* straight.c: start the legs of an operation that may start. */
+void straight_start(struct worker *w, struct op *op) ON_WORKER;
 /* The stream that it waited for has come so far, or (!reached) failed. */
 void post_go_on(struct worker *w, struct op *op, bool reached) ON_WORKER;
 void post_leg_ready(struct worker *w, struct leg *leg, bool at_once) ON_WORKER;

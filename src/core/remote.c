@@ -410,7 +410,8 @@ static void open_on_worker(struct worker *w, void *arg) ON_WORKER
 	r->key_count = a->desc->owner.nic_count;
 	r->gpu = a->desc->kind == WIRE_MEMORY_CUDA;
 	r->card = a->desc->card;
-	memcpy(r->key, a->desc->key, sizeof(r->key));
+	memcpy(r->key, a->desc->key, sizeof(a->desc->key));
+	r->key[WIMM_MAX_NICS] = (uint64_t)r->region_generation << 32 | r->region_slot;
 	if (ring_join(p, r) != WIMM_OK) {
 		w->engine->regions.remote_free[w->engine->regions.remote_free_count++] = r->slot;
 		a->status = WIMM_E_NOMEM;

@@ -2,6 +2,7 @@
 /* The life of an operation outside its transfer: ids, submission, the one way it ends. */
 #include "core/engine.h"
 #include "core/fence.h"
+#include "core/group.h"
 #include "core/marks.h"
 
 #include "base/alloc.h"
@@ -50,6 +51,7 @@ struct op *op_get(struct worker *w, enum op_kind kind)
 	list_init(&op->link);
 	list_init(&op->wait_link);
 	op->legs = NULL;
+	op->legs_of = NULL;
 	op->leg_count = 0;
 	op->paged.indices = NULL;
 	op->paged.index_bytes = 0;
@@ -93,7 +95,7 @@ static void op_release(struct op *op)
 	if (op->mark != NULL)
 		cuda_mark_close(op->mark);
 	if (op->legs != &op->leg)
-		mem_free(op->legs);
+		group_legs_put(op->legs_of, op->legs);
 	mem_free(op->send.data);
 	mem_free(op->expect.e.owes);
 	mem_free(op->expect.owes_ids);

@@ -174,6 +174,49 @@ bool shard_plan(struct worker *w, struct peer *p, struct leg *leg)
 	return true;
 }
 
+/* Nothing about the peer forbids that a new write goes out at once. */
+static bool goes_at_once(const struct peer *p)
+{
+	return p->state == PEER_UP && !p->stopped && !p->hold && p->ending_step == 0;
+}
+
+struct path *shard_straight(struct peer *p)
+{
+	struct path *path;
+
+	if (!goes_at_once(p))
+		return NULL;
+	if (same_host_up(p))
+		return p->path[p->host_path].full ? NULL : &p->path[p->host_path];
+	for (uint32_t k = 0; k < p->path_count; k++) {
+		path = &p->path[(p->next_path + k) % p->path_count];
+		if (path->state == PATH_UP)
+			return path->full ? NULL : path;
+	}
+	return NULL;
+}
+
+bool shard_straight_stands(const struct peer *p)
+{
+	const struct path *path = p->straight;
+
+	return path == NULL || (goes_at_once(p) && path->state == PATH_UP && !path->full &&
+	                        (!same_host_up(p) || same_host_is(p, path)));
+}
+
+void shard_straight_next(struct peer *p)
+{
+	p->next_path = p->straight->index + 1 < p->path_count ? p->straight->index + 1 : 0;
+	p->straight = shard_straight(p);
+}
+
+uint64_t shard_straight_bytes(const struct worker *w, const struct op *op)
+{
+	uint64_t max = w->max_write_bytes;
+
+	return op->kind == OP_WRITE && w->split_bytes <= max ? w->split_bytes - 1 : max;
+}
+
 bool shard_plan_gpu(struct worker *w, struct peer *p, struct leg *leg, bool by_card)
 {
 	uint32_t paths = pick_gpu_paths(w, p, leg, by_card, leg->path_map);
@@ -284,13 +327,9 @@ void shard_fill(const struct leg *leg, const struct path *path, struct prov_wr *
                 uint32_t count)
 {
 	const struct op *op = leg->op;
-	uint64_t token = (op_id(op) & 0xffffffff00000000u) | (uint64_t)op->index << 8;
+	uint64_t token = shard_token(op);
 	uint64_t local_key = op->src != NULL ? op->src->key[path->nic] : 0;
 	uint64_t remote_key = leg->dst->key[path->remote_nic];
-
-	/* The provider for neighbours takes the core's keys as they are. */
-	if (same_host_is(path->peer, path))
-		remote_key = (uint64_t)leg->dst->region_generation << 32 | leg->dst->region_slot;
 
 	for (uint32_t k = 0; k < count; k++) {
 		memset(&wr[k], 0, sizeof(wr[k]));

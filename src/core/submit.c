@@ -203,14 +203,16 @@ static struct seen see(const struct wimm_mr *src, const struct wimm_remote_mr *d
 		              dst->peer_id };
 }
 
-static void leg_init(struct leg *leg, struct op *op, const struct wimm_remote_mr *dst,
-                     uint32_t generation)
+/* Its operation is the worker's to set. */
+static void leg_init(struct leg *leg, const struct wimm_remote_mr *dst, uint32_t generation)
 {
-	memset(leg, 0, sizeof(*leg));
-	leg->op = op;
+	memset((char *)leg + offsetof(struct leg, op_seq), 0,
+	       sizeof(*leg) - offsetof(struct leg, op_seq));
 	leg->dst = (struct wimm_remote_mr *)(uintptr_t)dst;
 	leg->dst_generation = generation;
-	list_init(&leg->link);
+	leg->src_offset = 0;
+	leg->dst_offset = 0;
+	leg->len_bytes = 0;
 }
 
 static inline void leg_kind(struct leg *leg, const struct wimm_mr *src,
@@ -279,7 +281,7 @@ static wimm_status single_write(struct wimm_engine *engine, const struct wimm_wr
 	op->legs = &op->leg;
 	op->leg_count = 1;
 	op->bytes_total = wr->len_bytes;
-	leg_init(&op->leg, op, wr->dst, seen.dst_generation);
+	leg_init(&op->leg, wr->dst, seen.dst_generation);
 	leg_kind(&op->leg, wr->src, wr->dst);
 	op->peer = seen.peer;
 	op->leg.src_offset = wr->src_offset_bytes;
@@ -509,7 +511,7 @@ static wimm_status paged_writes(struct wimm_engine *engine, const struct wimm_pa
 	op->legs = &op->leg;
 	op->leg_count = op->paged.count != 0;
 	op->bytes_total = op->paged.count * wr->page_len_bytes;
-	leg_init(&op->leg, op, wr->dst, seen.dst_generation);
+	leg_init(&op->leg, wr->dst, seen.dst_generation);
 	leg_kind(&op->leg, wr->src, wr->dst);
 	op->peer = seen.peer;
 	op->leg.src_offset = wr->src_pages.offset_bytes;
@@ -558,11 +560,15 @@ static wimm_status check_group(const struct wimm_engine *engine,
 	return WIMM_OK;
 }
 
-static wimm_status check_member(const struct wimm_peer_group *group, uint64_t i,
+/* Entry i of a scatter or barrier, and its peer. */
+static wimm_status check_member(const struct wimm_engine *engine,
+                                const struct wimm_peer_group *group, uint64_t i,
                                 const struct wimm_remote_mr *dst)
 {
-	if (group == NULL || group->peer[i] == dst->peer_id)
-		return WIMM_OK;
+	wimm_status st = check_dest(engine, dst);
+
+	if (st != WIMM_OK || group == NULL || group->peer[i] == dst->peer_id)
+		return st;
 	error_text_set("entry %" PRIu64 " goes to peer %" PRIx64 ", peer %" PRIu64
 	               " of the group is %" PRIx64,
 	               i, dst->peer_id, i, group->peer[i]);
@@ -581,37 +587,45 @@ static wimm_status check_scatter(const struct wimm_engine *engine, const struct 
 		st = check_count(s->count, "entries");
 	if (st == WIMM_OK)
 		st = check_group(engine, s->group, s->count, "entries");
-	if (st == WIMM_OK)
-		st = check_source(engine, s->src);
-	for (uint64_t i = 0; st == WIMM_OK && i < s->count; i++) {
-		const struct wimm_scatter_entry *e = &s->entries[i];
-
-		st = check_dest(engine, e->dst);
-		if (st == WIMM_OK)
-			st = check_member(s->group, i, e->dst);
-		if (st == WIMM_OK)
-			st = check_slice("source", e->src_offset_bytes, e->len_bytes,
-			                 s->src->len_bytes);
-		if (st == WIMM_OK)
-			st = check_slice("destination", e->dst_offset_bytes, e->len_bytes,
-			                 e->dst->len_bytes);
-	}
-	return st;
+	return st == WIMM_OK ? check_source(engine, s->src) : st;
 }
 
 /* Targets of an operation that is still to be had; one alone needs no memory of its own. */
 struct targets {
 	struct leg *legs; /* NULL: none */
 	uint64_t count;
+	uint64_t bytes; /* of all */
+	struct wimm_peer_group *group; /* whose array it is; NULL: nobody's */
 	struct leg one;
 };
 
-/* leg_init() clears each. count fits 32 bits. */
-static wimm_status targets_init(struct targets *t, uint64_t count)
+/* leg_init() sets each. count fits 32 bits. */
+static wimm_status targets_init(struct targets *t, const struct wimm_peer_group *group,
+                                uint64_t count)
 {
 	t->count = count;
-	t->legs = count == 1 ? &t->one : count == 0 ? NULL : mem_alloc(count * sizeof(*t->legs));
-	return count == 0 || t->legs != NULL ? WIMM_OK : WIMM_E_NOMEM;
+	t->bytes = 0;
+	t->group = NULL;
+	t->legs = NULL;
+	if (count == 0)
+		return WIMM_OK;
+	if (count == 1) {
+		t->legs = &t->one;
+		return WIMM_OK;
+	}
+	if (group == NULL) {
+		t->legs = mem_alloc(count * sizeof(*t->legs));
+	} else {
+		t->group = (struct wimm_peer_group *)(uintptr_t)group;
+		t->legs = group_legs_get(t->group);
+	}
+	return t->legs != NULL ? WIMM_OK : WIMM_E_NOMEM;
+}
+
+static void targets_drop(struct targets *t)
+{
+	if (t->legs != &t->one)
+		group_legs_put(t->group, t->legs);
 }
 
 /* To an operation got for them, which then has them; else they are dropped. */
@@ -622,21 +636,88 @@ static wimm_status targets_give(struct wimm_engine *engine, struct targets *t,
 	wimm_status st = submit_get(engine, OP_SCATTER, c, &op);
 
 	if (st != WIMM_OK) {
-		if (t->legs != &t->one)
-			mem_free(t->legs);
+		targets_drop(t);
 		return st;
 	}
 	if (t->count == 1)
 		op->leg = t->one;
 	op->legs = t->count == 1 ? &op->leg : t->legs;
+	op->legs_of = t->group;
 	op->leg_count = (uint32_t)t->count;
-	for (uint32_t i = 0; i < op->leg_count; i++) {
-		op->legs[i].op = op;
-		list_init(&op->legs[i].link);
-		op->bytes_total += op->legs[i].len_bytes;
-	}
+	op->bytes_total = t->bytes;
 	*out = op;
 	return WIMM_OK;
+}
+
+/* Legs of the entries from i on, after one look at each one's every figure. Returns the first that
+ * is not right, of which target_explain() says why, or their number. */
+static uint64_t targets_walk(struct targets *t, const struct worker *w,
+                             const struct wimm_scatter *s, uint64_t src_bytes, uint64_t i)
+{
+	const wimm_peer *member = s->group != NULL ? s->group->peer : NULL;
+	const struct wimm_scatter_entry *e = s->entries;
+	const uint8_t kind = s->src->device >= 0 ? LEG_GPU : 0;
+	const uint64_t count = s->count;
+	struct leg *leg = t->legs + i;
+	uint64_t bytes = 0;
+
+	for (; i < count; i++, leg++) {
+		const struct wimm_remote_mr *dst = e[i].dst;
+		const uint64_t len = e[i].len_bytes;
+		uint32_t generation;
+
+		if (!remote_stands(w, dst))
+			break;
+		generation = seen_dest(dst); /* before the length: see struct seen */
+		if ((member != NULL && member[i] != dst->peer_id) ||
+		    !fits(e[i].src_offset_bytes, len, src_bytes) ||
+		    !fits(e[i].dst_offset_bytes, len, dst->len_bytes))
+			break;
+		leg_init(leg, dst, generation);
+		leg->src_offset = e[i].src_offset_bytes;
+		leg->dst_offset = e[i].dst_offset_bytes;
+		leg->len_bytes = len;
+		leg->end = 1;
+		leg->path_count = kind;
+		if (__builtin_expect(dst->gpu, 0))
+			leg->path_count = LEG_GPU;
+		bytes += len;
+	}
+	t->bytes += bytes;
+	return i;
+}
+
+/* What is wrong with entry i; OK: nothing any more. */
+__attribute__((noinline, cold)) static wimm_status
+target_explain(const struct wimm_engine *engine, const struct wimm_scatter *s, uint64_t src_bytes,
+               uint64_t i)
+{
+	const struct wimm_scatter_entry *e = &s->entries[i];
+	wimm_status st = check_member(engine, s->group, i, e->dst);
+
+	if (st == WIMM_OK)
+		st = check_slice("source", e->src_offset_bytes, e->len_bytes, src_bytes);
+	if (st == WIMM_OK)
+		st = check_slice("destination", e->dst_offset_bytes, e->len_bytes,
+		                 e->dst->len_bytes);
+	return st;
+}
+
+static wimm_status targets_set(struct wimm_engine *engine, const struct wimm_scatter *s,
+                               uint64_t src_bytes, struct targets *t)
+{
+	uint64_t i = 0;
+
+	for (;;) {
+		wimm_status st;
+
+		i = targets_walk(t, &engine->worker, s, src_bytes, i);
+		if (i == s->count)
+			return WIMM_OK;
+		st = target_explain(engine, s, src_bytes, i);
+		if (st != WIMM_OK)
+			return st;
+	}
 }
 
 static wimm_status scatter(struct wimm_engine *engine, const struct wimm_scatter *s,
@@ -649,20 +730,14 @@ static wimm_status scatter(struct wimm_engine *engine, const struct wimm_scatter
 	struct op *op;
 
 	if (st == WIMM_OK)
-		st = targets_init(&t, s->count);
+		st = targets_init(&t, s->group, s->count);
 	if (st != WIMM_OK)
 		return st;
 	src_generation = seen_source(s->src);
-	for (uint64_t i = 0; i < s->count; i++) {
-		const struct wimm_scatter_entry *e = &s->entries[i];
-		struct leg *leg = &t.legs[i];
-
-		leg_init(leg, NULL, e->dst, seen_dest(e->dst));
-		leg_kind(leg, s->src, e->dst);
-		leg->src_offset = e->src_offset_bytes;
-		leg->dst_offset = e->dst_offset_bytes;
-		leg->len_bytes = e->len_bytes;
-		leg->end = 1;
+	st = targets_set(engine, s, s->src->len_bytes, &t);
+	if (st != WIMM_OK) {
+		targets_drop(&t);
+		return st;
 	}
 	st = targets_give(engine, &t, &c, &op);
 	if (st != WIMM_OK)
@@ -697,11 +772,8 @@ wimm_status submit_check_targets(const struct wimm_engine *engine,
 {
 	wimm_status st = check_group(engine, b->group, b->count, "regions");
 
-	for (uint64_t i = 0; st == WIMM_OK && i < b->count; i++) {
-		st = check_dest(engine, b->dst[i]);
-		if (st == WIMM_OK)
-			st = check_member(b->group, i, b->dst[i]);
-	}
+	for (uint64_t i = 0; st == WIMM_OK && i < b->count; i++)
+		st = check_member(engine, b->group, i, b->dst[i]);
 	return st;
 }
 
@@ -717,11 +789,11 @@ static wimm_status barrier(struct wimm_engine *engine, const struct wimm_barrier
 	if (st == WIMM_OK)
 		st = submit_check_targets(engine, b);
 	if (st == WIMM_OK)
-		st = targets_init(&t, b->count);
+		st = targets_init(&t, b->group, b->count);
 	if (st != WIMM_OK)
 		return st;
 	for (uint64_t i = 0; i < b->count; i++) {
-		leg_init(&t.legs[i], NULL, b->dst[i], seen_dest(b->dst[i]));
+		leg_init(&t.legs[i], b->dst[i], seen_dest(b->dst[i]));
 		t.legs[i].end = 1;
 	}
 	st = targets_give(engine, &t, &c, &op);

@@ -164,7 +164,8 @@ struct prov_cqe {
 	void *context;               /* of the path or ctl; NULL for PROV_CTL_NEW, PROV_NIC_* */
 	struct prov_ctl *ctl;        /* PROV_CTL_* */
 	uint64_t token;
-	uint64_t op_seq;
+	uint64_t op_seq;             /* PROV_PART; PROV_DONE of one, unless all paths that a
+				      * session may have are ordered */
 	const uint8_t *data;
 	uint32_t len_bytes;
 	uint32_t count;

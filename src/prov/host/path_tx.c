@@ -368,9 +368,10 @@ static bool report(struct host_path *path, struct prov_emit *emit, const struct 
 {
 	struct prov_cqe *cqe = prov_emit_last(emit, PROV_DONE, path->context);
 	uint32_t units = req->wr.reserved != 0 ? req->wr.reserved : 1; /* of a list of pages */
+	uint64_t op_seq = (req->wr.flags & PROV_WR_PART) != 0 ? req->wr.op_seq : 0;
 
 	if (cqe && cqe->token == req->wr.token && cqe->status == status && cqe->flags == flags &&
-	    cqe->count <= UINT32_MAX - units) {
+	    cqe->op_seq == op_seq && cqe->count <= UINT32_MAX - units) {
 		cqe->count += units;
 		return true;
 	}
@@ -379,6 +380,7 @@ static bool report(struct host_path *path, struct prov_emit *emit, const struct 
 	cqe = prov_emit_next(emit, PROV_DONE, path->context);
 	cqe->status = status;
 	cqe->token = req->wr.token;
+	cqe->op_seq = op_seq;
 	cqe->flags = flags;
 	cqe->count = units;
 	return true;

@@ -34,6 +34,7 @@ static void fill_wr(struct sim_world *w, struct sim_node *n, struct prov_cqe *ou
 	if (n->kind == PROV_DONE) {
 		out->context = r->path->context;
 		out->token = r->wr.token;
+		out->op_seq = (r->wr.flags & PROV_WR_PART) != 0 ? r->wr.op_seq : 0;
 		if (n->status != WIMM_OK)
 			out->text = r->path->text[0] ? r->path->text : "write lost on the way";
 		r->path->in_flight--;
@@ -110,7 +111,7 @@ static bool merges(const struct prov_cqe *a, const struct prov_cqe *b)
 	if (a->kind != b->kind || a->context != b->context || a->status != b->status)
 		return false;
 	if (a->kind == PROV_DONE)
-		return a->token == b->token && a->flags == b->flags;
+		return a->token == b->token && a->flags == b->flags && a->op_seq == b->op_seq;
 	return a->kind == PROV_IMM && a->imm == b->imm;
 }
 

@@ -73,6 +73,7 @@ struct prov_path *verbs_op_path_open(struct prov_dev *dev_, const struct prov_ad
 		mem_free(path);
 		return NULL;
 	}
+	path->wr_id = (uint64_t)path->obj.id << 32;
 	path->context = context;
 	path->active = active;
 	path->depth = dev->limits.depth;
@@ -80,9 +81,9 @@ struct prov_path *verbs_op_path_open(struct prov_dev *dev_, const struct prov_ad
 	path->lost_sent = true;
 	if (!open_qp(path, &fail)) {
 		LOG_ERROR("verbs: a path cannot be opened: %s", fail.text);
-		verbs_obj_kill(&path->obj);
 		error->vendor_code = fail.vendor_code;
 		memcpy(error->text, fail.text, sizeof(error->text));
+		verbs_obj_kill(&path->obj);
 		return NULL;
 	}
 	verbs_end_encode(&path->own, out);
@@ -97,6 +98,7 @@ void verbs_path_fail(struct verbs_path *path, wimm_status status, uint32_t vendo
 	if (path->failed)
 		return;
 	path->failed = true;
+	verbs_path_reopen(path);
 	path->fail.status = status;
 	path->fail.vendor_code = vendor_code;
 	va_start(args, fmt);
@@ -126,6 +128,7 @@ bool verbs_path_heard(struct verbs_path *path, struct verbs_emit *emit)
 	if (path->up || path->failed || path->closing)
 		return false;
 	path->up = true;
+	verbs_path_reopen(path);
 	verbs_obj_timer_off(&path->obj);
 	(void)verbs_emit_next(emit, PROV_PATH_UP, path->context);
 	return true;
@@ -201,6 +204,7 @@ static void shut(struct verbs_path *path)
 		if (!path->failed)
 			verbs_qp_stop(dev, path->qp);
 		path->failed = true;
+		verbs_path_reopen(path);
 		verbs_cq_poll(dev, path->cq);
 		verbs_rx_fill_all(dev);
 		verbs_rx_forget(dev, path->qp->qp_num);
@@ -216,6 +220,7 @@ void verbs_op_path_close(struct prov_path *path_)
 	struct verbs_path *path = (struct verbs_path *)path_;
 
 	path->closing = true;
+	verbs_path_reopen(path);
 	if (!path->failed)
 		verbs_fail_set(&path->fail, WIMM_E_PATH_LOST, 0, "the path was closed");
 	shut(path);

@@ -61,6 +61,8 @@ struct verbs_path {
 	struct verbs_end own;
 	struct verbs_end peer;
 	struct verbs_way *way; /* for the notice that it is closed; NULL: none is sent */
+	uint64_t wr_id; /* its id, in the upper half */
+	bool open; /* up, and neither failed, closing nor cut: posts may go */
 	bool active;
 	bool connect_called;
 	bool joined;
@@ -76,6 +78,11 @@ struct verbs_path {
 	struct verbs_tx tx;
 };
 
+/* One of the four has changed. */
+static inline void verbs_path_reopen(struct verbs_path *path)
+{
+	path->open = path->up && !path->failed && !path->closing && path->tx.cut == VERBS_CUT_NONE;
+}
 /* A send has completed. */
 void verbs_path_completed(struct verbs_path *path, const struct ibv_wc *wc);
 /* A receive request came back with an error. */

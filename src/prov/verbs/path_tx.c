@@ -12,7 +12,7 @@
 #include <errno.h>
 #include <string.h>
 
-#define WR_ID(path, low) ((uint64_t)(path)->obj.id << 32 | (low))
+#define WR_ID(path, low) ((path)->wr_id | (low))
 
 bool verbs_tx_open(struct verbs_path *path)
 {
@@ -69,9 +69,11 @@ static void fill_mark(struct verbs_path *path, struct ibv_send_wr *wr, uint32_t 
 		                         tx->marks ? tx->marks_mr->lkey : 0 };
 }
 
-static void fill_write(const struct verbs_path *path, struct ibv_send_wr *wr,
-                       const struct prov_wr *req)
+/* Template k. In line: every write comes through here. */
+__attribute__((always_inline)) static inline void fill_write(struct verbs_path *path, uint32_t k,
+                                                             const struct prov_wr *req)
 {
+	struct ibv_send_wr *wr = &path->tx.wr[k];
 	bool imm = (req->flags & PROV_WR_IMM) != 0;
 
 	wr->opcode = imm ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE;
@@ -82,8 +84,8 @@ static void fill_write(const struct verbs_path *path, struct ibv_send_wr *wr,
 	wr->wr.rdma.remote_addr = req->remote_addr;
 	wr->wr.rdma.rkey = (uint32_t)req->remote_key;
 	wr->num_sge = req->len_bytes != 0;
-	*wr->sg_list = (struct ibv_sge){ (uint64_t)(uintptr_t)req->src, (uint32_t)req->len_bytes,
-		                         (uint32_t)(req->local_key >> 32) };
+	path->tx.sge[k] = (struct ibv_sge){ (uint64_t)(uintptr_t)req->src, (uint32_t)req->len_bytes,
+		                            (uint32_t)(req->local_key >> 32) };
 }
 
 /* Requests of the queue pair that one of ours takes. */
@@ -114,7 +116,7 @@ static uint32_t build_chain(struct verbs_path *path, const struct prov_wr *reqs,
 		uint32_t pos = tx->tail + count;
 		struct verbs_req *entry = &tx->ring[pos & (path->depth - 1)];
 
-		fill_write(path, &tx->wr[k], req);
+		fill_write(path, k, req);
 		tx->wr[k++].wr_id = WR_ID(path, pos);
 		if ((req->flags & PROV_WR_PART) != 0) {
 			fill_mark(path, &tx->wr[k], pos & (path->depth - 1), marks[k], req);
@@ -130,7 +132,8 @@ static uint32_t build_chain(struct verbs_path *path, const struct prov_wr *reqs,
 }
 
 /* Posts the first `wqes` templates. Returns how many the device took; 0 <= that <= wqes. */
-static uint32_t post_chain(struct verbs_path *path, uint32_t wqes, int *out_code)
+__attribute__((always_inline)) static inline uint32_t post_chain(struct verbs_path *path,
+                                                                 uint32_t wqes, int *out_code)
 {
 	struct verbs_tx *tx = &path->tx;
 	struct ibv_send_wr *last = &tx->wr[wqes - 1];
@@ -173,6 +176,15 @@ static uint32_t cut_chain(struct verbs_path *path, const struct prov_wr *reqs, u
 	return taken;
 }
 
+/* A full queue is no failure. Out of line, as it is rare. */
+__attribute__((noinline, cold)) static void refused(struct verbs_path *path, int code)
+{
+	if (code != ENOMEM)
+		verbs_path_fail(path, WIMM_E_PATH_LOST, (uint32_t)code,
+		                "%s: the device refuses writes: %s", path->obj.dev->nic.name,
+		                strerror(code));
+}
+
 bool verbs_tx_mend(struct verbs_path *path)
 {
 	struct verbs_tx *tx = &path->tx;
@@ -186,33 +198,59 @@ bool verbs_tx_mend(struct verbs_path *path)
 	} else {
 		const struct prov_wr nothing = { 0 };
 
-		fill_write(path, &tx->wr[0], &nothing);
+		fill_write(path, 0, &nothing);
 	}
 	tx->wr[0].wr_id = WR_ID(path, pos);
 	tx->wr[0].send_flags |= IBV_SEND_SIGNALED;
 	if (post_chain(path, 1, &code) == 0) {
-		if (code != ENOMEM)
-			verbs_path_fail(path, WIMM_E_PATH_LOST, (uint32_t)code,
-			                "%s: the device refuses writes: %s",
-			                path->obj.dev->nic.name, strerror(code));
+		refused(path, code);
 		return !path->failed;
 	}
 	tx->wqe_tail++;
 	entry->wqe_end = tx->wqe_tail;
 	tx->cut = VERBS_CUT_NONE;
+	verbs_path_reopen(path);
 	return false;
 }
 
-uint32_t verbs_op_post(struct prov_path *path_, const struct prov_wr *wr, uint32_t n)
+/* The last template has no successor. An entry of the ring has two requests of the queue pair, so
+ * there is room for one where an entry is free; should mended chains have taken it, the device says
+ * so. */
+__attribute__((noinline)) static uint32_t post_one(struct verbs_path *path,
+                                                   const struct prov_wr *req)
 {
-	struct verbs_path *path = (struct verbs_path *)path_;
+	struct verbs_tx *tx = &path->tx;
+	struct ibv_send_wr *wr = &tx->wr[VERBS_CHAIN_MAX - 1];
+	uint32_t pos = tx->tail;
+	struct verbs_req *entry = &tx->ring[pos & (path->depth - 1)];
+	struct ibv_send_wr *bad;
+	int code;
+
+	if (pos - tx->told >= path->depth)
+		return 0;
+	fill_write(path, VERBS_CHAIN_MAX - 1, req);
+	wr->send_flags |= IBV_SEND_SIGNALED;
+	wr->wr_id = WR_ID(path, pos);
+	entry->token = req->token;
+	entry->wqe_end = tx->wqe_tail + 1;
+	code = ibv_post_send(path->qp, wr, &bad);
+	if (__builtin_expect(code != 0, 0)) {
+		refused(path, code);
+		return 0;
+	}
+	tx->tail++;
+	tx->wqe_tail++;
+	return 1;
+}
+
+__attribute__((noinline)) static uint32_t post_chains(struct verbs_path *path,
+                                                      const struct prov_wr *wr, uint32_t n)
+{
 	struct verbs_tx *tx = &path->tx;
 	uint8_t marks[VERBS_CHAIN_MAX][VERBS_MARK_BYTES];
 	uint32_t taken = 0;
 	int code = 0;
 
-	if (!path->up || path->failed || path->closing || tx->cut != VERBS_CUT_NONE)
-		return 0;
 	while (taken < n && code == 0) {
 		uint32_t wqes;
 		uint32_t count = build_chain(path, wr + taken, n - taken, marks, &wqes);
@@ -227,13 +265,24 @@ uint32_t verbs_op_post(struct prov_path *path_, const struct prov_wr *wr, uint32
 		tx->wqe_tail += posted;
 		taken += count;
 	}
-	if (code != 0 && code != ENOMEM)
-		verbs_path_fail(path, WIMM_E_PATH_LOST, (uint32_t)code,
-		                "%s: the device refuses writes: %s", path->obj.dev->nic.name,
-		                strerror(code));
-	if (tx->cut != VERBS_CUT_NONE)
+	if (code != 0)
+		refused(path, code);
+	if (tx->cut != VERBS_CUT_NONE) {
+		verbs_path_reopen(path);
 		verbs_obj_ready(&path->obj);
+	}
 	return taken;
+}
+
+uint32_t verbs_op_post(struct prov_path *path_, const struct prov_wr *wr, uint32_t n)
+{
+	struct verbs_path *path = (struct verbs_path *)path_;
+
+	if (!path->open)
+		return 0;
+	if (n == 1 && (wr->flags & PROV_WR_PART) == 0)
+		return post_one(path, wr);
+	return post_chains(path, wr, n);
 }
 
 bool verbs_tx_ready(struct verbs_path *path)
