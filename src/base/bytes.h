@@ -46,4 +46,7 @@ void bw_zeros(struct bw *w, size_t len_bytes);
 /* Bytes written so far; meaningless when bad. */
 size_t bw_len(const struct bw *w);
 
+/* The largest of them, several at a time; 0 of none. */
+uint32_t max_u32(const uint32_t *values, uint64_t count);
+
 #endif

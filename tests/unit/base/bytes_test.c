@@ -89,12 +89,30 @@ static void writer_over_the_end_stays_bad_and_touches_nothing(void **state)
 	assert_true(w.bad);
 }
 
+static void largest_of_values_is_found_wherever_it_is(void **state)
+{
+	/* Goal: every length and place, values with the highest bit set too. */
+	uint32_t values[40];
+
+	(void)state;
+	assert_int_equal(max_u32(NULL, 0), 0);
+	for (uint32_t count = 1; count < 39; count++)
+		for (uint32_t at = 0; at < count; at++) {
+			for (uint32_t i = 0; i < count; i++)
+				values[1 + i] = 0x7fffff00 + i % 7;
+			values[1 + count] = UINT32_MAX; /* behind them */
+			values[1 + at] = 0x80000001;
+			assert_int_equal(max_u32(values + 1, count), 0x80000001);
+		}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(bytes_written_are_little_endian_and_read_back),
 		cmocka_unit_test(reader_over_the_end_stays_bad_and_gives_zeros),
 		cmocka_unit_test(writer_over_the_end_stays_bad_and_touches_nothing),
+		cmocka_unit_test(largest_of_values_is_found_wherever_it_is),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
