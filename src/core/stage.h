@@ -5,10 +5,12 @@
 /* Memory of a GPU over paths that do not reach it: the bytes go through pinned slots of both hosts.
  * The sender packs pages into a slot of its own (stage_tx.c), writes it into a slot that the
  * receiver has lent it, and the receiver copies from there to where it belongs, counts, and says so
- * (stage_rx.c). Up to STAGE_SLOTS are under way, so that copies and the link work at the same time.
+ * (stage_rx.c). Up to STAGE_SLOTS are under way, over all paths of the peer, so that copies and
+ * links work at the same time; they are counted in the order of their numbers, however they come.
  * A slot begins with what lies in it, all little endian:
- *   u32 magic, u32 region slot, u32 generation, u32 pieces, u32 immediate, u32 how many of it,
- *   u64 bytes; then for each piece u64 offset in the region, u64 length; then the bytes.
+ *   u32 magic, u32 number, u32 region slot, u32 generation, u32 pieces, u32 immediate, u32 how many
+ *   of it, u32 zero, u64 bytes; then for each piece u64 offset in the region, u64 length; then the
+ *   bytes.
  * docs/decisions/0011-staging.md has the reasons. */
 
 #include "core/worker.h"
@@ -17,10 +19,11 @@
 #define STAGE_SLOTS       16u
 #define STAGE_BYTES       (1u << 20) /* of payload in a slot */
 #define STAGE_PIECES      1024u
-#define STAGE_HEAD_BYTES  32u
+#define STAGE_HEAD_BYTES  40u
 #define STAGE_PIECE_BYTES 16u
 #define STAGE_STRIDE      (STAGE_BYTES + STAGE_HEAD_BYTES + STAGE_PIECES * STAGE_PIECE_BYTES)
-#define STAGE_MAGIC       0x31475453u
+#define STAGE_MAGIC       0x32475453u
+#define STAGE_NUMBER_AT   4u /* in the head */
 /* In op_seq of the PROV_PART of a slot. */
 #define STAGE_SEQ  (UINT64_C(1) << 63)
 #define STAGE_DEVICES 16

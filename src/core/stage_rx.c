@@ -21,11 +21,13 @@ struct rx_slot {
 	uint32_t path_seq;
 };
 
+#define NONE UINT8_MAX
+
 struct stage_rx {
 	struct stage_mem mem;
 	uint32_t *index; /* for the kernel that spreads pages: both lists of each slot */
-	uint32_t order[STAGE_SLOTS]; /* those that are busy, oldest first */
-	uint32_t first, last;
+	uint32_t next;               /* number of the one that is counted next */
+	uint8_t order[STAGE_SLOTS];  /* slots by number, those from `next` on; NONE: not here */
 	struct rx_slot slot[STAGE_SLOTS];
 	uint64_t piece[2 * STAGE_PIECES]; /* offset, length: out of the peer's reach */
 };
@@ -55,6 +57,7 @@ void stage_asked(struct worker *w, struct peer *p)
 		if (rx->mem.pinned)
 			rx->index = cuda_host_alloc((uint64_t)STAGE_SLOTS * STAGE_PIECES * 2 *
 			                            sizeof(*rx->index));
+		memset(rx->order, NONE, sizeof(rx->order));
 		p->stage_rx = rx;
 	}
 	m.u.land.base = (uint64_t)(uintptr_t)rx->mem.base;
@@ -69,7 +72,7 @@ void stage_asked(struct worker *w, struct peer *p)
 /* --- what lies in a slot --- */
 
 struct head {
-	uint32_t region_slot, generation, pieces, imm, imms;
+	uint32_t number, region_slot, generation, pieces, imm, imms;
 	uint64_t bytes;
 };
 
@@ -84,14 +87,17 @@ static bool read_head(struct stage_rx *rx, const uint8_t *at, struct head *h)
 	br_init(&r, copy, sizeof(copy));
 	if (br_u32(&r) != STAGE_MAGIC)
 		return false;
+	h->number = br_u32(&r);
 	h->region_slot = br_u32(&r);
 	h->generation = br_u32(&r);
 	h->pieces = br_u32(&r);
 	h->imm = br_u32(&r);
 	h->imms = br_u32(&r);
+	(void)br_u32(&r);
 	h->bytes = br_u64(&r);
 	if (h->pieces == 0 || h->pieces > STAGE_PIECES || h->bytes > STAGE_BYTES ||
-	    h->imms > h->pieces)
+	    h->imms > h->pieces || h->number - rx->next >= STAGE_SLOTS ||
+	    rx->order[h->number % STAGE_SLOTS] != NONE)
 		return false;
 	br_init(&r, at + STAGE_HEAD_BYTES, (size_t)h->pieces * STAGE_PIECE_BYTES);
 	for (uint32_t i = 0; i < h->pieces; i++) {
@@ -225,21 +231,34 @@ void stage_arrived(struct worker *w, struct path *path, const struct prov_cqe *c
 	*slot = (struct rx_slot){ .busy = true, .imm = h.imm, .imms = h.imms,
 		                  .path = path->index, .path_seq = path->seq };
 	slot->status = place(w, rx, slot, &h, (uint32_t)number);
-	rx->order[rx->last++ % STAGE_SLOTS] = (uint32_t)number;
+	rx->order[h.number % STAGE_SLOTS] = (uint8_t)number;
 	stage_busy(w, p);
 }
 
-/* A slot's bytes are there, or will not be. False: the peer is gone. */
-static bool finish(struct worker *w, struct peer *p, uint32_t number) ON_WORKER
+/* Nothing is copied from or to a slot any more. */
+static void leave(struct worker *w, struct peer *p, struct rx_slot *slot) ON_WORKER
 {
+	struct path *path = &p->path[slot->path];
+
+	slot->busy = false;
+	mr_release(w, slot->mr);
+	if (path->seq == slot->path_seq)
+		path->seen_marks++;
+}
+
+/* The next slot's bytes are there, or will not be. False: the peer is gone. */
+static bool finish(struct worker *w, struct peer *p) ON_WORKER
+{
+	uint8_t *at = &p->stage_rx->order[p->stage_rx->next++ % STAGE_SLOTS];
+	uint32_t number = *at;
 	struct rx_slot slot = p->stage_rx->slot[number];
-	struct path *path = &p->path[slot.path];
 	struct wire_msg m = { .type = WIRE_LANDED };
 
-	p->stage_rx->slot[number].busy = false;
-	mr_release(w, slot.mr);
-	if (path->seq == slot.path_seq)
-		path->seen_marks++;
+	*at = NONE;
+	/* One before it, of the same write, may have found the region ended. */
+	if (slot.status == WIMM_OK && !mr_usable(w->engine, slot.mr))
+		slot.status = WIMM_E_REVOKED;
+	leave(w, p, &p->stage_rx->slot[number]);
 	m.u.landed.slot = number;
 	m.u.landed.status = slot.status;
 	session_say(w, p, &m);
@@ -250,14 +269,20 @@ static bool finish(struct worker *w, struct peer *p, uint32_t number) ON_WORKER
 	return p->state == PEER_UP;
 }
 
+/* The one that is counted next. NULL: it has not come. */
+static struct rx_slot *next_slot(struct stage_rx *rx)
+{
+	uint8_t number = rx != NULL ? rx->order[rx->next % STAGE_SLOTS] : NONE;
+
+	return number != NONE ? &rx->slot[number] : NULL;
+}
+
 uint32_t stage_rx_step(struct worker *w, struct peer *p)
 {
 	uint32_t done = 0;
 
-	while (p->stage_rx != NULL && p->stage_rx->first != p->stage_rx->last) {
-		struct stage_rx *rx = p->stage_rx;
-		uint32_t number = rx->order[rx->first % STAGE_SLOTS];
-		struct rx_slot *slot = &rx->slot[number];
+	while (next_slot(p->stage_rx) != NULL) {
+		struct rx_slot *slot = next_slot(p->stage_rx);
 
 		if (slot->status == WIMM_OK && slot->ticket != 0 &&
 		    !cuda_queue_done(slot->queue, slot->ticket)) {
@@ -265,9 +290,8 @@ uint32_t stage_rx_step(struct worker *w, struct peer *p)
 				return done + 1; /* keep looking */
 			slot->status = WIMM_E_SYSTEM;
 		}
-		rx->first++;
 		done++;
-		if (!finish(w, p, number))
+		if (!finish(w, p))
 			return done;
 	}
 	return done;
@@ -294,24 +318,34 @@ void stage_rx_down(struct worker *w, struct peer *p)
 	mem_free(rx);
 }
 
-/* The peer does not know which slots reached the area, and asks for another one. What did is
- * brought to where it belongs first. False: the peer is gone. */
+/* The card is done with it, one way or the other. */
+static void wait_for_card(struct rx_slot *slot)
+{
+	if (slot->ticket == 0 || cuda_queue_done(slot->queue, slot->ticket))
+		return;
+	cuda_queue_drain(slot->queue);
+	if (slot->status == WIMM_OK && !cuda_queue_done(slot->queue, slot->ticket))
+		slot->status = WIMM_E_SYSTEM;
+}
+
+/* A slot was lost with its path, and the peer asks for others. What came before that one is brought
+ * to where it belongs first; what came behind it comes again. False: the peer is gone. */
 static bool take_back(struct worker *w, struct peer *p) ON_WORKER
 {
-	while (p->stage_rx->first != p->stage_rx->last) {
-		struct stage_rx *rx = p->stage_rx;
-		uint32_t number = rx->order[rx->first++ % STAGE_SLOTS];
-		struct rx_slot *slot = &rx->slot[number];
+	struct stage_rx *rx = p->stage_rx;
 
-		if (slot->ticket != 0 && !cuda_queue_done(slot->queue, slot->ticket)) {
-			cuda_queue_drain(slot->queue);
-			if (slot->status == WIMM_OK &&
-			    !cuda_queue_done(slot->queue, slot->ticket))
-				slot->status = WIMM_E_SYSTEM;
-		}
-		if (!finish(w, p, number))
+	for (uint32_t i = 0; i < STAGE_SLOTS; i++)
+		if (rx->slot[i].busy)
+			wait_for_card(&rx->slot[i]);
+	while (next_slot(rx) != NULL)
+		if (!finish(w, p))
 			return false;
-	}
+	for (uint32_t i = 0; i < STAGE_SLOTS && p->stage_rx == rx; i++)
+		if (rx->slot[i].busy)
+			leave(w, p, &rx->slot[i]);
+	count_looked_for(w, p);
+	if (p->state != PEER_UP)
+		return false;
 	stage_rx_down(w, p);
 	return true;
 }

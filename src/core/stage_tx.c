@@ -10,6 +10,8 @@
 
 #include <string.h>
 
+enum { TRIES = 8 }; /* of a slot whose paths are lost one after the other */
+
 enum slot_state {
 	SLOT_FREE = 0,
 	SLOT_FILLING, /* the card copies, or it waits for room on the path */
@@ -21,6 +23,8 @@ struct tx_slot {
 	enum slot_state state;
 	bool acked;  /* its write has come back */
 	bool landed; /* the receiver has said what became of it */
+	uint8_t path;
+	uint8_t tries;
 	struct op *op; /* NULL: nobody waits for it */
 	struct cuda_queue *queue;
 	uint64_t ticket; /* 0: filled */
@@ -48,12 +52,12 @@ struct stage_tx {
 	struct list legs;
 	bool area_known;
 	bool refused; /* there was none: the next leg asks again */
-	bool spoilt;  /* it is not known whether a slot of it was written */
+	bool spoilt;  /* a slot was lost with its path: the numbers have a gap */
 	struct wire_land area;
 	uint32_t filled; /* slots in turn; both run freely */
 	uint32_t posted;
-	const struct path *path; /* where the last slot was posted; NULL: none yet */
-	uint32_t path_seq;       /* in which of its lives */
+	uint32_t number; /* of the next slot posted into this area */
+	uint32_t turn;   /* the path that is looked at first */
 	uint32_t *identity; /* 0, 1, ...: where the kernel packs pages */
 	struct tx_slot slot[STAGE_SLOTS];
 	struct load load; /* what is being packed */
@@ -166,11 +170,13 @@ static uint32_t put_head(const struct leg *leg, const struct load *l, uint8_t *a
 
 	bw_init(&w, at, STAGE_HEAD_BYTES + l->pieces * STAGE_PIECE_BYTES);
 	bw_u32(&w, STAGE_MAGIC);
+	bw_u32(&w, 0); /* its number, when it is posted */
 	bw_u32(&w, leg->dst->region_slot);
 	bw_u32(&w, leg->dst->region_generation);
 	bw_u32(&w, l->pieces);
 	bw_u32(&w, leg->op->imm);
 	bw_u32(&w, l->imms);
+	bw_u32(&w, 0);
 	bw_u64(&w, l->bytes);
 	for (uint32_t i = 0; i < l->pieces; i++) {
 		bw_u64(&w, l->piece[i].dst);
@@ -275,29 +281,39 @@ static bool fill(struct worker *w, struct stage_tx *tx, struct leg *leg) ON_WORK
 static void slot_over(struct worker *w, struct peer *p, struct tx_slot *slot, wimm_status status,
                       const char *text) ON_WORKER;
 
-/* Slots keep their order only on one life of one path: there is no other while any is out. */
-static bool path_bound(const struct stage_tx *tx)
+/* Slots that are on their way over a path. */
+static uint32_t load_of(const struct stage_tx *tx, uint32_t path)
 {
+	uint32_t n = 0;
+
 	for (uint32_t i = 0; i < STAGE_SLOTS; i++)
-		if (tx->slot[i].state == SLOT_POSTED)
-			return true;
-	return false;
+		n += tx->slot[i].state == SLOT_POSTED && !tx->slot[i].acked &&
+		     tx->slot[i].path == path;
+	return n;
 }
 
-static struct path *choose_path(struct peer *p)
+/* The path with the least on its way, of those not tried yet: a slow one takes fewer. */
+static struct path *choose_path(struct peer *p, uint32_t tried)
 {
-	const struct stage_tx *tx = p->stage_tx;
+	struct stage_tx *tx = p->stage_tx;
+	struct path *best = NULL;
+	uint32_t least = UINT32_MAX;
 
-	if (path_bound(tx))
-		return tx->path->state == PATH_UP && tx->path->seq == tx->path_seq
-		               ? &p->path[tx->path->index]
-		               : NULL;
 	if (same_host_up(p))
-		return &p->path[p->host_path];
-	for (uint32_t i = 0; i < p->path_count; i++)
-		if (p->path[i].state == PATH_UP)
-			return &p->path[i];
-	return NULL;
+		return (tried >> p->host_path & 1) == 0 ? &p->path[p->host_path] : NULL;
+	for (uint32_t i = 0; i < p->path_count; i++) {
+		struct path *path = &p->path[(tx->turn + i) % p->path_count];
+		uint32_t load;
+
+		if (path->state != PATH_UP || (tried >> path->index & 1) != 0)
+			continue;
+		load = load_of(tx, path->index);
+		if (load < least) {
+			least = load;
+			best = path;
+		}
+	}
+	return best;
 }
 
 static bool post_slot(struct worker *w, struct peer *p, struct path *path, uint32_t index)
@@ -305,6 +321,7 @@ static bool post_slot(struct worker *w, struct peer *p, struct path *path, uint3
 	struct stage_tx *tx = p->stage_tx;
 	struct tx_slot *slot = &tx->slot[index];
 	uint64_t core_key = (uint64_t)tx->area.generation << 32 | tx->area.region_slot;
+	struct bw number;
 	struct prov_wr wr = {
 		.token = STAGE_TOKEN + index,
 		.src = tx->mem.base + (size_t)index * STAGE_STRIDE,
@@ -317,21 +334,33 @@ static bool post_slot(struct worker *w, struct peer *p, struct path *path, uint3
 		.flags = PROV_WR_PART,
 	};
 
+	bw_init(&number, tx->mem.base + (size_t)index * STAGE_STRIDE + STAGE_NUMBER_AT, 4);
+	bw_u32(&number, tx->number);
 	if (path_ops(w, path)->post(path->prov, &wr, 1) == 0)
 		return false;
 	slot->state = SLOT_POSTED;
-	tx->path = path;
-	tx->path_seq = path->seq;
+	slot->path = (uint8_t)path->index;
+	slot->tries++;
+	tx->number++;
+	tx->turn = path->index + 1;
 	path->outstanding++;
 	path->posted_marks++;
 	STAT_ADD(w, writes_posted, 1);
 	return true;
 }
 
-/* Without order on the paths one slot at a time: else the last one of a write may come first. */
-static bool none_out(const struct stage_tx *tx)
+/* Over whichever path has room. */
+static bool post_somewhere(struct worker *w, struct peer *p, uint32_t index)
 {
-	return tx->slot[(tx->filled + STAGE_SLOTS - 1) % STAGE_SLOTS].state == SLOT_FREE;
+	uint32_t tried = 0;
+	struct path *path;
+
+	for (path = choose_path(p, tried); path != NULL; path = choose_path(p, tried)) {
+		if (post_slot(w, p, path, index))
+			return true;
+		tried |= 1u << path->index;
+	}
+	return false;
 }
 
 /* The card has failed: so have the slots it was to fill. */
@@ -357,7 +386,6 @@ static bool all_back(const struct stage_tx *tx)
 uint32_t stage_tx_step(struct worker *w, struct peer *p)
 {
 	struct stage_tx *tx = p->stage_tx;
-	struct path *path;
 	uint32_t done = 0;
 
 	if (tx == NULL || !tx->area_known || p->state != PEER_UP || p->ending_step != 0 ||
@@ -368,23 +396,21 @@ uint32_t stage_tx_step(struct worker *w, struct peer *p)
 			ask(w, p);
 		return 0;
 	}
-	path = choose_path(p);
-	while (!list_empty(&tx->legs) && tx->slot[tx->filled % STAGE_SLOTS].state == SLOT_FREE &&
-	       (p->ordered || none_out(tx)))
+	while (!list_empty(&tx->legs) && tx->slot[tx->filled % STAGE_SLOTS].state == SLOT_FREE)
 		done += fill(w, tx, LIST_ENTRY(tx->legs.next, struct leg, link));
 	for (; tx->posted != tx->filled; tx->posted++, done++) {
 		struct tx_slot *slot = &tx->slot[tx->posted % STAGE_SLOTS];
 
-		if (slot->state == SLOT_SKIPPED) {
+		if (slot->state == SLOT_SKIPPED)
 			slot->state = SLOT_FREE;
+		if (slot->state == SLOT_FREE)
 			continue;
-		}
 		if (slot->ticket != 0 && !cuda_queue_done(slot->queue, slot->ticket)) {
 			done++; /* keep looking */
 			(void)fault(w, p, slot);
 			break;
 		}
-		if (path == NULL || !post_slot(w, p, path, tx->posted % STAGE_SLOTS))
+		if (!post_somewhere(w, p, tx->posted % STAGE_SLOTS))
 			break;
 	}
 	return done;
@@ -461,21 +487,44 @@ void stage_done(struct worker *w, struct path *path, const struct prov_cqe *c)
 		return;
 	slot = &tx->slot[index];
 	slot->acked = true;
-	if (c->status == WIMM_OK) {
-		if (slot->landed) {
-			slot->state = SLOT_FREE;
-			stage_busy(w, p);
-		}
+	if (slot->landed)
+		slot->state = SLOT_FREE;
+	else if (c->status != WIMM_OK)
+		tx->spoilt = true; /* it goes out again, with those behind it */
+	stage_busy(w, p);
+	if (c->status == WIMM_OK || (c->flags & PROV_CQE_SENT) != 0)
 		return;
+	path->posted_marks--; /* it will never land */
+	marks_lowered(w, p);
+}
+
+/* What the receiver has not spoken of before it lent new slots it has not counted, and will not:
+ * once more, into those. */
+static void post_again(struct worker *w, struct peer *p) ON_WORKER
+{
+	struct stage_tx *tx = p->stage_tx;
+
+	tx->number = 0;
+	for (uint32_t i = 0; i < STAGE_SLOTS; i++) {
+		struct tx_slot *slot = &tx->slot[i];
+
+		if (slot->state != SLOT_POSTED)
+			continue;
+		slot->state = slot->op != NULL ? SLOT_FILLING : SLOT_FREE;
+		slot->ticket = 0;
+		slot->acked = false;
 	}
-	if ((c->flags & PROV_CQE_SENT) == 0) { /* it will never land */
-		slot->landed = true;
-		path->posted_marks--;
-		marks_lowered(w, p);
-	} else if (!slot->landed) {
-		tx->spoilt = true; /* whether the receiver ever speaks of it nobody knows */
+	tx->posted = tx->filled - STAGE_SLOTS; /* the oldest that is in use */
+	while (tx->posted != tx->filled && tx->slot[tx->posted % STAGE_SLOTS].state == SLOT_FREE)
+		tx->posted++;
+	for (uint32_t i = 0; i < STAGE_SLOTS; i++) {
+		struct tx_slot *slot = &tx->slot[i];
+
+		if (slot->state != SLOT_FILLING || slot->tries < TRIES)
+			continue;
+		slot->state = SLOT_SKIPPED;
+		slot_over(w, p, slot, WIMM_E_PATH_LOST, "its paths were lost one after the other");
 	}
-	slot_over(w, p, slot, c->status, "its path was lost");
 }
 
 void stage_area(struct worker *w, struct peer *p, const struct wire_msg *m)
@@ -484,14 +533,7 @@ void stage_area(struct worker *w, struct peer *p, const struct wire_msg *m)
 
 	if (tx == NULL || tx->area_known || tx->refused)
 		return;
-	/* The receiver has spoken of all that reached the area before this one. */
-	for (uint32_t i = 0; i < STAGE_SLOTS; i++) {
-		if (tx->slot[i].state != SLOT_POSTED)
-			continue;
-		tx->slot[i].acked = true;
-		tx->slot[i].landed = true;
-		slot_over(w, p, &tx->slot[i], WIMM_E_PATH_LOST, "its path was lost");
-	}
+	post_again(w, p);
 	if (m->u.land.key_count != p->addr.nic_count) {
 		tx->refused = true;
 		stage_stop(w, p, WIMM_E_NOMEM, "the peer has no slots for memory of GPUs");

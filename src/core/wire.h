@@ -22,7 +22,7 @@
 #define WIRE_MEMORY_CUDA 1
 #define WIRE_CARD_NONE UINT64_MAX /* no other process can map the memory */
 #define WIRE_MINOR_FENCE 1 /* knows FENCE and FENCE_ACK */
-#define WIRE_MINOR_LAND 5  /* knows LAND_ASK to LANDED */
+#define WIRE_MINOR_LAND 6  /* knows LAND_ASK to LANDED, and slots with numbers */
 #define WIRE_MINOR_PATH 4  /* knows PATH_OPEN to ALIVE */
 #define WIRE_MINOR_FORMER 6 /* a hello may name the session before it */
 
