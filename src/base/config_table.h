@@ -93,6 +93,9 @@
 	X(HOST_WAY, "host_way", 16, "auto",                                                        \
 	  "host: how long writes travel: auto (into memory of wimm_alloc, else as pull), pull"     \
 	  " (the receiver fetches them), push (the sender writes them) or ring")                   \
+	X(HOST_GPU_WAY, "host_gpu_way", 16, "push",                                                \
+	  "host: who copies between memory of GPUs: push (the sender's card) or pull (the"         \
+	  " receiver's); pull at either end is enough")                                            \
 	X(VERBS_HELLO, "verbs_hello", 16, "auto",                                                  \
 	  "verbs: how two NICs find each other: ud (datagrams), tcp (at the address of the NIC's"  \
 	  " interface), or auto (datagrams, and tcp where they do not get through)")               \

@@ -340,7 +340,8 @@ static void dereg_revoke(struct worker *w, struct wimm_mr *mr) ON_WORKER
 	memset(mr->acked, 0, (w->max_peers + 7) / 8);
 	m.u.mr.region_slot = mr->slot;
 	m.u.mr.generation = atomic_load_explicit(&mr->generation, memory_order_relaxed);
-	if ((mr->flags & WIMM_MR_LOCAL_ONLY) == 0) {
+	/* One of a GPU may be mapped by who fetches from it. */
+	if ((mr->flags & WIMM_MR_LOCAL_ONLY) == 0 || mr->device >= 0) {
 		LIST_FOR_EACH(it, &w->peers) {
 			struct peer *p = LIST_ENTRY(it, struct peer, link);
 

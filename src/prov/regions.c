@@ -87,8 +87,8 @@ wimm_status prov_regions_check(const struct prov_regions *r, uint64_t key, uint6
 	return WIMM_OK;
 }
 
-bool prov_regions_find(const struct prov_regions *r, uint64_t key, uint64_t *out_addr,
-                       uint64_t *out_len_bytes)
+bool prov_regions_find_own(const struct prov_regions *r, uint64_t key, uint64_t *out_addr,
+                           uint64_t *out_len_bytes)
 {
 	uint32_t index = PROV_KEY_SLOT(key);
 	const struct prov_region *slot;
@@ -97,11 +97,18 @@ bool prov_regions_find(const struct prov_regions *r, uint64_t key, uint64_t *out
 		return false;
 	slot = &r->slots[index];
 	/* [G] as in prov_regions_check(). */
-	if (atomic_load_explicit(&slot->key, memory_order_seq_cst) != key || !slot->remote)
+	if (atomic_load_explicit(&slot->key, memory_order_seq_cst) != key)
 		return false;
 	*out_addr = (uint64_t)(uintptr_t)slot->addr;
 	*out_len_bytes = slot->len_bytes;
 	return true;
+}
+
+bool prov_regions_find(const struct prov_regions *r, uint64_t key, uint64_t *out_addr,
+                       uint64_t *out_len_bytes)
+{
+	return prov_regions_find_own(r, key, out_addr, out_len_bytes) &&
+	       r->slots[PROV_KEY_SLOT(key)].remote;
 }
 
 void prov_regions_explain(const struct prov_regions *r, uint64_t key, uint64_t addr,

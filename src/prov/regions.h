@@ -81,5 +81,8 @@ void prov_regions_explain(const struct prov_regions *r, uint64_t key, uint64_t a
  * use only. */
 bool prov_regions_find(const struct prov_regions *r, uint64_t key, uint64_t *out_addr,
                        uint64_t *out_len_bytes);
+/* The same for any region. */
+bool prov_regions_find_own(const struct prov_regions *r, uint64_t key, uint64_t *out_addr,
+                           uint64_t *out_len_bytes);
 
 #endif

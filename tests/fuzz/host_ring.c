@@ -18,7 +18,8 @@ static bool same(const struct host_entry *a, const struct host_entry *b)
 /* What is taken for an entry keeps to its kind's limits, whatever lies in the shared slot. */
 static void check(const struct host_entry *e)
 {
-	FUZZ_CHECK(e->kind >= HOST_ENTRY_INLINE && e->kind <= HOST_ENTRY_PLACED);
+	FUZZ_CHECK(e->kind >= HOST_ENTRY_INLINE && e->kind <= HOST_ENTRY_CARD);
+	FUZZ_CHECK(e->kind != HOST_ENTRY_CARD || e->len_bytes <= HOST_PIECE_BYTES);
 	FUZZ_CHECK(e->kind != HOST_ENTRY_INLINE || e->len_bytes <= HOST_INLINE_BYTES);
 	FUZZ_CHECK(e->kind != HOST_ENTRY_SLOT || e->len_bytes <= HOST_PIECE_BYTES);
 	FUZZ_CHECK(e->kind != HOST_ENTRY_OFFER || e->len_bytes <= HOST_OFFER_BYTES);

@@ -115,6 +115,11 @@ static bool save_slots(void)
 		{ .kind = HOST_ENTRY_PLACED,
 		  .flags = HOST_ENTRY_LAST | HOST_ENTRY_IMM,
 		  .parts = 9 },
+		{ .kind = HOST_ENTRY_CARD,
+		  .flags = HOST_ENTRY_LAST | HOST_ENTRY_IMM,
+		  .len_bytes = sizeof(struct host_card) + 16,
+		  .src = 4096,
+		  .parts = 2 },
 	};
 
 	for (uint32_t i = 0; i < sizeof(entry) / sizeof(entry[0]); i++) {

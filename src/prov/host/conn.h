@@ -27,6 +27,8 @@ enum host_packet {
 	HOST_PACKET_ERROR,       /* path: i32 status, text; the last packet */
 	HOST_PACKET_ASK,         /* path: a region's key; see share.h */
 	HOST_PACKET_GIVE,        /* path: the answer, with a descriptor or without */
+	HOST_PACKET_ASK_SOURCE,  /* the same two for a region of a GPU that was offered: to read */
+	HOST_PACKET_GIVE_SOURCE,
 };
 
 enum host_refusal {

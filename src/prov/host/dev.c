@@ -8,6 +8,7 @@
 #include "plat/thread.h"
 #include "prov/host/conn.h"
 #include "prov/host/ctl.h"
+#include "prov/host/fetch.h"
 #include "prov/host/foreign.h"
 #include "prov/host/gpu.h"
 #include "prov/host/path.h"
@@ -239,6 +240,19 @@ static wimm_status open_name(struct host_dev *dev, const char *nic, struct prov_
 	return st;
 }
 
+static wimm_status read_gpu_way(struct host_dev *dev, struct prov_error *error)
+{
+	char text[CONFIG_TEXT_BYTES];
+
+	config_get_text(CFG_HOST_GPU_WAY, text);
+	dev->gpu_pull = strcmp(text, "pull") == 0;
+	if (dev->gpu_pull || strcmp(text, "push") == 0)
+		return WIMM_OK;
+	(void)snprintf(error->text, sizeof(error->text),
+	               "setting host_gpu_way is \"%.60s\": push or pull", text);
+	return WIMM_E_PARSE;
+}
+
 static wimm_status read_way(struct host_dev *dev, struct prov_error *error)
 {
 	static const char *const names[] = {
@@ -253,7 +267,7 @@ static wimm_status read_way(struct host_dev *dev, struct prov_error *error)
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
 		if (strcmp(names[i], text) == 0) {
 			dev->way = (uint8_t)i;
-			return WIMM_OK;
+			return read_gpu_way(dev, error);
 		}
 	}
 	(void)snprintf(error->text, sizeof(error->text),
@@ -328,6 +342,7 @@ static void release_shared(struct host_dev *dev)
 	}
 	mem_free((void *)dev->shared);
 	host_gpu_regs_fini(dev);
+	host_fetch_dev_fini(dev);
 }
 
 void host_op_close(struct prov_dev *dev_)

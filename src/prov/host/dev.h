@@ -7,6 +7,7 @@
  * that are up, which takes no system call. Sockets are looked at now and then, and at once after a
  * sleep. */
 
+#include "mem/cuda_queue.h"
 #include "prov/host/addr.h"
 #include "prov/loop.h"
 #include "prov/regions.h"
@@ -35,6 +36,7 @@ struct host_dev {
 	bool any_uid; /* peers of other users are let in */
 	bool beside;  /* NICs of another provider */
 	uint8_t way;  /* enum host_way */
+	bool gpu_pull; /* memory of a GPU is fetched by the receiver */
 	int epoll_fd;
 	int listen_fd;
 	/* Shared; see prov/regions.h. */
@@ -42,6 +44,8 @@ struct host_dev {
 	struct mem_shared **shared; /* by slot; of regions in memory that can be given away */
 	/* By slot, the GPU whose memory a region is, plus 1. NULL: there has been none. */
 	_Atomic(uint8_t *) gpu;
+	/* By device: what this side's cards fetch, of all paths. The worker opens them. */
+	_Atomic(struct cuda_queue *) fetches[MEM_CUDA_MAX_DEVICES];
 	/* Owned by the worker. */
 	_Alignas(64) struct prov_loop loop;
 	uint64_t look_ns;             /* when the sockets are looked at again */

@@ -2,6 +2,7 @@
 #include "prov/host/gpu.h"
 
 #include "base/alloc.h"
+#include "prov/host/fetch.h"
 #include "prov/host/path.h"
 
 #include <inttypes.h>
@@ -55,6 +56,7 @@ wimm_status host_gpu_reg(struct host_dev *dev, const void *addr, uint64_t len_by
 		if (!devices)
 			return WIMM_E_NOMEM;
 	}
+	host_fetch_prepare(dev, range.device);
 	devices[PROV_KEY_SLOT(key)] = (uint8_t)(range.device + 1);
 	/* [K] with [L] in host_gpu_any(): the device is there before the first region's key is. */
 	atomic_store_explicit(&dev->gpu, devices, memory_order_release);
@@ -195,7 +197,7 @@ static const struct host_map *target(struct host_path *path, const struct host_r
 	const struct host_map *map =
 		host_maps_find_gpu(path, req->wr.remote_key, addr, bytes, &refused);
 
-	if (!map && refused)
+	if (!map && refused && !path->pull_cards)
 		(void)fail(path, WIMM_E_UNSUPPORTED,
 		           "the peer's GPU memory cannot be mapped by this process");
 	return map;
@@ -286,7 +288,8 @@ static bool start_ahead(struct host_path *path)
 	uint32_t first = g->next;
 	bool batch = tx->tail - g->next > 1 && g->queue;
 
-	if (g->next == tx->tail || !room_ahead(path) || (g->inside && gate_moved(path)))
+	if (g->next == tx->tail || path->pull_cards || !room_ahead(path) ||
+	    (g->inside && gate_moved(path)))
 		return true;
 	if (batch)
 		cuda_queue_begin(g->queue);
@@ -354,8 +357,14 @@ bool host_gpu_step(struct host_path *path)
 		return fail(path, WIMM_E_NOMEM, "no memory to copy GPU memory");
 	if (g->next - tx->send > tx->tail - tx->send)
 		g->next = tx->send;
-	if (!start_ahead(path) || g->next == tx->send)
-		return false; /* over, or the peer's answer is not there */
+	if (!start_ahead(path))
+		return false; /* over */
+	if (g->next == tx->send && path->pull_cards) { /* so the peer has answered */
+		host_tx_req(tx, tx->send)->by = HOST_BY_NONE;
+		return true;
+	}
+	if (g->next == tx->send)
+		return false; /* no answer yet */
 	if (!cuda_queue_done(g->queue, gpu_req(g, tx->send)->ticket)) {
 		if (!look_for_fault(path))
 			prov_obj_ready(&path->obj);
@@ -368,6 +377,58 @@ bool host_gpu_step(struct host_path *path)
 	publish(path, host_tx_req(tx, tx->send));
 	if (quiet(g))
 		leave(path);
+	return true;
+}
+
+/* --- offering --- */
+
+enum { LIST_MIN_PAGES = 512 }; /* do not cut finer because the byte ring is nearly full */
+
+bool host_gpu_offer(struct host_path *path, struct host_req *req)
+{
+	struct host_gpu *g = gpu_get(path);
+	struct host_tx *tx = &path->tx;
+	uint64_t room = HOST_RING_BYTES - (tx->bytes_tail - tx->bytes_head);
+	struct host_entry e = { .kind = HOST_ENTRY_CARD, .src = tx->bytes_tail };
+	struct host_card card = { .src_key = req->wr.local_key, .count = 1 };
+	const struct cuda_pages *list;
+	uint64_t left = 1, n = 1;
+
+	if (!g)
+		return fail(path, WIMM_E_NOMEM, "no memory to offer GPU memory");
+	list = &gpu_req(g, tx->send)->list;
+	if (req->wr.reserved != 0) {
+		left = list->count - tx->send_off; /* counts pages here */
+		n = left < HOST_CARD_PAGES ? left : HOST_CARD_PAGES;
+		if (room < sizeof(card) + 8 * n)
+			n = room < sizeof(card) ? 0 : (room - sizeof(card)) / 8;
+		if (n < left && n < LIST_MIN_PAGES)
+			return false;
+		card.src = list->src;
+		card.page_bytes = list->page_bytes;
+		card.count = n;
+		card.src_stride = list->src_stride;
+		card.dst_stride = list->dst_stride;
+		card.indexed = 1;
+		host_bytes_put(tx->lane, e.src + sizeof(card), list->src_index + tx->send_off,
+		               4 * n);
+		host_bytes_put(tx->lane, e.src + sizeof(card) + 4 * n,
+		               list->dst_index + tx->send_off, 4 * n);
+		e.addr = list->dst;
+	} else {
+		if (room < sizeof(card))
+			return false;
+		card.src = (uint64_t)(uintptr_t)req->wr.src;
+		card.page_bytes = req->wr.len_bytes;
+		e.addr = req->wr.remote_addr;
+	}
+	host_bytes_put(tx->lane, e.src, &card, sizeof(card));
+	e.len_bytes = (uint32_t)(sizeof(card) + (card.indexed != 0 ? 8 * n : 0));
+	tx->bytes_tail += e.len_bytes;
+	path->offers_cards = true;
+	host_tx_put(path, req, &e, n == left);
+	if (n < left)
+		tx->send_off += n;
 	return true;
 }
 
@@ -404,6 +465,6 @@ void host_op_forget(struct prov_path *path_, uint64_t remote_key)
 {
 	struct host_path *path = (struct host_path *)path_;
 
-	if (path->gpu && path->area)
+	if ((path->gpu || path->fetch) && path->area)
 		host_maps_forget(path, remote_key);
 }

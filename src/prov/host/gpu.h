@@ -2,10 +2,11 @@
 #ifndef PROV_HOST_GPU_H
 #define PROV_HOST_GPU_H
 
-/* Memory of a GPU at both ends: the sender maps the peer's region (CUDA IPC, or a file descriptor
- * of memory that cuMemMap() made) and lets the card copy; the entry goes into the ring when the
- * card says that the bytes are there. Copies of requests that follow one another are under way
- * together. docs/decisions/0010-gpu-memory-in-host.md has the reasons. */
+/* Memory of a GPU at both ends, as the sender sees it. Push: it maps the peer's region (CUDA IPC,
+ * or a file descriptor of memory that cuMemMap() made) and lets the card copy; the entry goes into
+ * the ring when the card says that the bytes are there. Copies of requests that follow one another
+ * are under way together. Pull: it offers them to the peer's card (fetch.h).
+ * docs/decisions/0010-gpu-memory-in-host.md has the reasons. */
 
 #include "mem/cuda_queue.h"
 #include "prov/prov.h"
@@ -31,6 +32,8 @@ int host_gpu_device(const struct host_dev *dev, uint64_t key);
 
 /* The run of GPU requests at `send`: start copies, publish what is there. False: not now. */
 bool host_gpu_step(struct host_path *path);
+/* The request at `send` as an offer to the peer's card. False: no room now. */
+bool host_gpu_offer(struct host_path *path, struct host_req *req);
 /* Wait until nothing of this path's is being read or written by the card; a few milliseconds. */
 void host_gpu_drain(struct host_path *path);
 void host_gpu_fini(struct host_path *path);

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "mem/memfd.h"
 #include "plat/rand.h"
+#include "prov/host/fetch.h"
 #include "prov/host/gpu.h"
 #include "prov/host/path.h"
 
@@ -24,6 +25,7 @@ wimm_status host_maps_init(struct host_maps *maps)
 	if (st != WIMM_OK)
 		return st;
 	hash_init(&maps->by_key, seed);
+	hash_init(&maps->sources, seed);
 	return WIMM_OK;
 }
 
@@ -36,17 +38,26 @@ static void map_free(struct host_map *map)
 	mem_free(map);
 }
 
-void host_maps_flush(struct host_maps *maps)
+static void free_all(struct hash *table)
 {
 	uint32_t cursor = 0;
 	uint64_t value;
 	uint64_t key;
 
-	host_gpu_drain(LIST_ENTRY(maps, struct host_path, maps)); /* it may be writing there */
-	while (hash_next(&maps->by_key, &cursor, &key, &value))
+	while (hash_next(table, &cursor, &key, &value))
 		map_free((struct host_map *)(uintptr_t)value);
-	hash_fini(&maps->by_key);
-	hash_init(&maps->by_key, maps->by_key.seed);
+	hash_fini(table);
+	hash_init(table, table->seed);
+}
+
+void host_maps_flush(struct host_maps *maps)
+{
+	struct host_path *path = LIST_ENTRY(maps, struct host_path, maps);
+
+	host_gpu_drain(path); /* they may be writing there, */
+	host_fetch_drain(path); /* and reading */
+	free_all(&maps->by_key);
+	free_all(&maps->sources);
 	maps->last = NULL;
 }
 
@@ -54,24 +65,32 @@ void host_maps_fini(struct host_maps *maps)
 {
 	host_maps_flush(maps);
 	hash_fini(&maps->by_key);
+	hash_fini(&maps->sources);
 }
 
 /* Ask once: an entry without anything stands for the question. */
-static void ask(struct host_path *path, uint64_t key)
+static void ask(struct host_path *path, uint64_t key, struct hash *table, enum host_packet packet)
 {
-	struct host_maps *maps = &path->maps;
 	uint64_t wire = htole64(key);
 	struct iovec iov = { &wire, sizeof(wire) };
 	struct host_map *map = mem_calloc(1, sizeof(*map));
 
 	if (!map)
 		return;
-	if (maps->by_key.count >= MAPS_MAX)
-		host_maps_flush(maps);
+	if (table->count >= MAPS_MAX)
+		host_maps_flush(&path->maps);
 	map->key = key;
-	if (!host_conn_send(path->conn, HOST_PACKET_ASK, &iov, 1, -1) ||
-	    hash_insert_ptr(&maps->by_key, key, map) != WIMM_OK)
+	if (!host_conn_send(path->conn, packet, &iov, 1, -1) ||
+	    hash_insert_ptr(table, key, map) != WIMM_OK)
 		mem_free(map);
+}
+
+static bool holds(const struct host_map *map, uint64_t addr, uint64_t len_bytes)
+{
+	uint64_t offset = addr - map->addr; /* something huge below it */
+
+	return map->kind != HOST_GIVE_NOTHING && offset <= map->len_bytes &&
+	       len_bytes <= map->len_bytes - offset;
 }
 
 struct host_map *host_maps_find(struct host_path *path, uint64_t key, uint64_t addr,
@@ -79,21 +98,16 @@ struct host_map *host_maps_find(struct host_path *path, uint64_t key, uint64_t a
 {
 	struct host_maps *maps = &path->maps;
 	struct host_map *map = maps->last;
-	uint64_t offset;
 
 	if (!map || map->key != key) {
 		map = hash_find_ptr(&maps->by_key, key);
 		if (!map) {
-			ask(path, key);
+			ask(path, key, &maps->by_key, HOST_PACKET_ASK);
 			return NULL;
 		}
 		maps->last = map;
 	}
-	offset = addr - map->addr; /* something huge below it */
-	if (map->kind == HOST_GIVE_NOTHING || offset > map->len_bytes ||
-	    len_bytes > map->len_bytes - offset)
-		return NULL;
-	return map;
+	return holds(map, addr, len_bytes) ? map : NULL;
 }
 
 struct host_map *host_maps_find_gpu(struct host_path *path, uint64_t key, uint64_t addr,
@@ -109,18 +123,39 @@ struct host_map *host_maps_find_gpu(struct host_path *path, uint64_t key, uint64
 	return NULL;
 }
 
+struct host_map *host_maps_source(struct host_path *path, uint64_t key, uint64_t addr,
+                                  uint64_t len_bytes, bool *out_refused)
+{
+	struct host_map *map = hash_find_ptr(&path->maps.sources, key);
+
+	*out_refused = map && map->answered;
+	if (!map)
+		ask(path, key, &path->maps.sources, HOST_PACKET_ASK_SOURCE);
+	return map && map->kind == HOST_GIVE_CUDA && holds(map, addr, len_bytes) ? map : NULL;
+}
+
+static void forget(struct hash *table, struct host_map *map)
+{
+	(void)hash_remove(table, map->key);
+	map_free(map);
+}
+
 void host_maps_forget(struct host_path *path, uint64_t key)
 {
 	struct host_maps *maps = &path->maps;
 	struct host_map *map = hash_find_ptr(&maps->by_key, key);
+	struct host_map *source = hash_find_ptr(&maps->sources, key);
 
-	if (!map || map->kind != HOST_GIVE_CUDA)
-		return;
-	host_gpu_drain(path);
-	if (maps->last == map)
-		maps->last = NULL;
-	hash_remove(&maps->by_key, key);
-	map_free(map);
+	if (map && map->kind == HOST_GIVE_CUDA) {
+		host_gpu_drain(path);
+		if (maps->last == map)
+			maps->last = NULL;
+		forget(&maps->by_key, map);
+	}
+	if (source && source->answered) {
+		host_fetch_drain(path);
+		forget(&maps->sources, source);
+	}
 }
 
 /* Memory of a GPU. False: malformed. */
@@ -150,17 +185,20 @@ static bool map_cuda(struct host_path *path, const struct host_given *given, int
 	return true;
 }
 
-bool host_maps_given(struct host_path *path, const struct host_given *given, int fd)
+static bool given_to(struct host_path *path, struct hash *table, const struct host_given *given,
+                     int fd)
 {
 	struct host_maps *maps = &path->maps;
-	struct host_map *map = hash_find_ptr(&maps->by_key, given->key);
+	struct host_map *map = hash_find_ptr(table, given->key);
 	uint64_t gate = atomic_load_explicit(&path->tx.lane->gate, memory_order_seq_cst);
 
 	if (!map || map->kind != HOST_GIVE_NOTHING)
 		return true; /* forgotten meanwhile */
 	prov_obj_ready(&path->obj); /* who waits for it */
 	map->answered = true;
-	if (given->kind == HOST_GIVE_NOTHING)
+	if (given->kind == HOST_GIVE_OFFERS)
+		path->pull_cards = true;
+	if (given->kind == HOST_GIVE_NOTHING || given->kind == HOST_GIVE_OFFERS)
 		return true;
 	if (given->gate != gate) {
 		host_maps_flush(maps); /* taken back already: ask anew */
@@ -169,10 +207,10 @@ bool host_maps_given(struct host_path *path, const struct host_given *given, int
 	if (maps->gate != gate) {
 		struct host_map *keep = map;
 
-		hash_remove(&maps->by_key, given->key);
+		hash_remove(table, given->key);
 		host_maps_flush(maps);
 		map = keep;
-		if (hash_insert_ptr(&maps->by_key, given->key, map) != WIMM_OK) {
+		if (hash_insert_ptr(table, given->key, map) != WIMM_OK) {
 			map_free(map);
 			return true;
 		}
@@ -197,4 +235,16 @@ bool host_maps_given(struct host_path *path, const struct host_given *given, int
 		return map_cuda(path, given, fd, map);
 	map->kind = given->kind;
 	return true;
+}
+
+bool host_maps_given(struct host_path *path, const struct host_given *given, int fd)
+{
+	return given_to(path, &path->maps.by_key, given, fd);
+}
+
+bool host_maps_given_source(struct host_path *path, const struct host_given *given, int fd)
+{
+	if (given->kind != HOST_GIVE_NOTHING && given->kind != HOST_GIVE_CUDA)
+		return false;
+	return given_to(path, &path->maps.sources, given, fd);
 }

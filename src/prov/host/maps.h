@@ -24,7 +24,8 @@ struct host_map {
 };
 
 struct host_maps {
-	struct hash by_key; /* of struct host_map */
+	struct hash by_key;  /* of struct host_map */
+	struct hash sources; /* the same: what the peer offers, to read only */
 	struct host_map *last;
 	uint64_t gate; /* all of them were given under it */
 	uint64_t writing;
@@ -40,11 +41,16 @@ struct host_map *host_maps_find(struct host_path *path, uint64_t key, uint64_t a
 /* The same for memory of a GPU. *out_refused: there is none, and will be none. */
 struct host_map *host_maps_find_gpu(struct host_path *path, uint64_t key, uint64_t addr,
                                     uint64_t len_bytes, bool *out_refused);
+/* The same for the source of an offer. No gate guards it: see host_share_give_source(). */
+struct host_map *host_maps_source(struct host_path *path, uint64_t key, uint64_t addr,
+                                  uint64_t len_bytes, bool *out_refused);
 /* A region has ended: unmap it. */
 void host_maps_forget(struct host_path *path, uint64_t key);
-/* The peer's answer; fd is the caller's. False: it is malformed. */
+/* The peer's answers; fd is the caller's. False: it is malformed. */
 WIMM_MUST_CHECK bool host_maps_given(struct host_path *path, const struct host_given *given,
                                      int fd);
+WIMM_MUST_CHECK bool host_maps_given_source(struct host_path *path, const struct host_given *given,
+                                            int fd);
 
 /* Around a copy. False: what was given is void; forget it and ask anew. [H] with [I] and [J] in
  * share.c; the argument is in share.h. */

@@ -5,6 +5,7 @@
 #include "prov/host/addr.h"
 #include "prov/host/ctl.h"
 #include "prov/host/dev.h"
+#include "prov/host/fetch.h"
 #include "prov/host/gpu.h"
 #include "prov/host/path.h"
 #include "prov/host/share.h"
@@ -75,6 +76,7 @@ static void op_dereg(struct prov_dev *dev_, uint64_t key)
 	shared = dev->shared[index];
 	prov_regions_remove(&dev->regions, key);
 	host_share_revoke(dev, key, shared);
+	host_fetch_quiet(dev, host_gpu_device(dev, key));
 	host_gpu_dereg(dev, key);
 	dev->shared[index] = NULL;
 	if (shared)

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "plat/clock.h"
 #include "plat/rand.h"
+#include "prov/host/fetch.h"
 #include "prov/host/gpu.h"
 
 #include <endian.h>
@@ -31,6 +32,7 @@ void host_path_free(struct prov_obj *obj)
 
 	host_maps_fini(&path->maps);
 	host_gpu_fini(path);
+	host_fetch_fini(path);
 	host_join_fini(path);
 	mem_free(path->tx.ring);
 	mem_free(path);
@@ -105,6 +107,7 @@ struct prov_path *host_op_path_open(struct prov_dev *dev, const struct prov_addr
 	list_init(&path->hot);
 	path->context = context;
 	path->active = active;
+	path->pull_cards = ((struct host_dev *)dev)->gpu_pull;
 	path->remote_bad = host_name_decode(remote, &path->remote) != WIMM_OK;
 	offer_encode(path, out);
 	return (struct prov_path *)path;
@@ -287,9 +290,10 @@ static void told_error(struct host_path *path, const uint8_t *packet, size_t byt
 	host_path_lost(path);
 }
 
-/* The peer asks for a region. */
+/* The peer asks for a region: to write into, or a source. */
 static void answer(struct host_path *path, const uint8_t *packet)
 {
+	bool source = packet[0] == HOST_PACKET_ASK_SOURCE;
 	uint8_t bytes[HOST_GIVEN_BYTES];
 	struct iovec iov = { bytes, sizeof(bytes) };
 	struct host_given given;
@@ -297,10 +301,14 @@ static void answer(struct host_path *path, const uint8_t *packet)
 	int fd;
 
 	memcpy(&key, packet + 1, sizeof(key));
-	host_share_give(path, le64toh(key), &given, &fd);
+	if (source)
+		host_share_give_source(path, le64toh(key), &given, &fd);
+	else
+		host_share_give(path, le64toh(key), &given, &fd);
 	host_given_encode(&given, bytes);
 	/* An answer that does not get out leaves the peer with the other ways. */
-	(void)host_conn_send(path->conn, HOST_PACKET_GIVE, &iov, 1, fd);
+	(void)host_conn_send(path->conn, source ? HOST_PACKET_GIVE_SOURCE : HOST_PACKET_GIVE, &iov,
+	                     1, fd);
 	if (fd >= 0)
 		(void)close(fd);
 }
@@ -319,6 +327,7 @@ static bool packet_in(struct host_path *path, const uint8_t *packet, size_t byte
 		told_error(path, packet, bytes);
 		return true;
 	case HOST_PACKET_ASK:
+	case HOST_PACKET_ASK_SOURCE:
 		if (bytes != 1 + HOST_ASK_BYTES)
 			return false;
 		answer(path, packet);
@@ -326,6 +335,9 @@ static bool packet_in(struct host_path *path, const uint8_t *packet, size_t byte
 	case HOST_PACKET_GIVE:
 		return host_given_decode(packet + 1, bytes - 1, &given) &&
 		       host_maps_given(path, &given, fd);
+	case HOST_PACKET_GIVE_SOURCE:
+		return host_given_decode(packet + 1, bytes - 1, &given) &&
+		       host_maps_given_source(path, &given, fd);
 	default:
 		return false;
 	}

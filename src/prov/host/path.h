@@ -27,7 +27,8 @@ enum host_req_by {
 	HOST_BY_OFFER,
 	HOST_BY_COPY,  /* into the peer's memory, mapped here */
 	HOST_BY_STORE, /* into the peer's memory, by the kernel */
-	HOST_BY_GPU,   /* into the peer's memory of a GPU, by a card: gpu.h */
+	HOST_BY_GPU,   /* into the peer's memory of a GPU, by this side's card: gpu.h */
+	HOST_BY_CARD,  /* the same, offered to the peer's card: fetch.h */
 };
 
 enum host_req_cancel {
@@ -127,6 +128,8 @@ struct host_path {
 	bool bell_due;
 	bool ack_bell_due; /* for an acknowledgement alone: see host_path_ring_later() */
 	bool gave_foreign; /* ordinary memory of this process, to be written by the peer */
+	bool pull_cards;   /* memory of GPUs is offered, not written */
+	bool offers_cards; /* and has been */
 	uint8_t join;      /* enum host_join_state */
 	bool echoed;       /* what this side wrote through the area has come back */
 	uint8_t nonce[HOST_NONCE_BYTES]; /* that */
@@ -135,7 +138,8 @@ struct host_path {
 	pid_t peer_pid;         /* fixed once joined, as is: */
 	int pidfd;              /* readable when the peer's process is gone; -1: none */
 	struct host_maps maps;
-	struct host_gpu *gpu; /* NULL until it has to do with memory of a GPU */
+	struct host_gpu *gpu;     /* NULL until it has to do with memory of a GPU, */
+	struct host_fetch *fetch; /* or is offered some */
 	struct host_ways ways;
 	struct host_probe probe;
 	char ways_text[224];
@@ -195,6 +199,8 @@ bool host_tx_by(struct host_path *path, struct host_req *req, enum host_req_by b
 uint32_t host_tx_piece_bytes(const struct host_tx *tx, const struct host_req *req);
 /* An entry for the request at `send`: kind, length, and source or bytes are filled in. */
 void host_tx_publish(struct host_path *path, struct host_req *req, struct host_entry *e);
+/* The same where the entry has its address, too, and how much it stands for is the caller's. */
+void host_tx_put(struct host_path *path, struct host_req *req, struct host_entry *e, bool last);
 /* Put what is queued into the ring. */
 void host_tx_step(struct host_path *path);
 /* Look how far the peer is. False: it lies. */

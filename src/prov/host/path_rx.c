@@ -2,6 +2,7 @@
 #include "prov/host/path.h"
 
 #include "base/assert.h"
+#include "prov/host/fetch.h"
 #include "prov/host/foreign.h"
 #include "prov/host/gpu.h"
 
@@ -28,7 +29,7 @@ bool host_rx_report(struct host_path *path, struct prov_emit *emit)
 		if (!(e->flags & (HOST_ENTRY_IMM | HOST_ENTRY_PART)))
 			continue;
 		if (e->flags & HOST_ENTRY_IMM) {
-			if (e->kind == HOST_ENTRY_PLACED && e->parts > 1)
+			if (e->kind >= HOST_ENTRY_PLACED && e->parts > 1)
 				count = e->parts;
 			cqe = prov_emit_last(emit, PROV_IMM, path->context);
 			if (cqe && cqe->imm == e->imm && cqe->count <= UINT32_MAX - count) {
@@ -60,6 +61,7 @@ static bool gather(struct host_path *path)
 	rx->done = 0;
 	rx->told = 0;
 	rx->off = 0;
+	host_fetch_batch(path);
 	while (rx->count < HOST_BATCH_MAX) {
 		struct host_entry *e = &rx->entry[rx->count];
 		uint32_t pos = rx->pos + rx->count;
@@ -73,15 +75,16 @@ static bool gather(struct host_path *path)
 		}
 		/* Where the bytes lie is our own count; the entry only has to agree. */
 		if (look == HOST_SLOT_BROKEN ||
+		    ((e->kind == HOST_ENTRY_SLOT || e->kind == HOST_ENTRY_CARD) &&
+		     e->src != rx->bytes) ||
 		    (e->kind == HOST_ENTRY_SLOT &&
-		     (e->src != rx->bytes ||
-		      e->len_bytes > HOST_RING_BYTES - (rx->bytes & (HOST_RING_BYTES - 1))))) {
+		     e->len_bytes > HOST_RING_BYTES - (rx->bytes & (HOST_RING_BYTES - 1)))) {
 			prov_fail_set(&path->fail, WIMM_E_PROTOCOL, 0,
 			              "peer broke the protocol: malformed entry %u in the ring",
 			              pos);
 			return false;
 		}
-		if (e->kind == HOST_ENTRY_SLOT)
+		if (e->kind == HOST_ENTRY_SLOT || e->kind == HOST_ENTRY_CARD)
 			rx->bytes += e->len_bytes;
 		rx->count++;
 	}
@@ -219,18 +222,25 @@ static bool place_one(struct host_path *path)
 	return true;
 }
 
-/* Place some. Bytes, or -1: the path is over. */
-static ssize_t place(struct host_path *path)
+/* Place some. Bytes, or -1: the path is over. *out_look: of the entry that is waited for. */
+static ssize_t place(struct host_path *path, enum host_fetch_look *out_look)
 {
 	struct prov_regions *regions = &host_dev_of(&path->obj)->regions;
 	struct host_rx *rx = &path->rx;
 	ssize_t total = 0;
 
+	*out_look = HOST_FETCH_DONE;
 	prov_regions_enter(regions);
 	while (rx->done < rx->count && total >= 0 && total < STAY_BYTES) {
 		const struct host_entry *e = &rx->entry[rx->done];
 
-		if (e->kind == HOST_ENTRY_OFFER) {
+		if (e->kind == HOST_ENTRY_CARD) {
+			*out_look = host_fetch_step(path);
+			if (*out_look == HOST_FETCH_OVER)
+				total = -1;
+			else if (*out_look != HOST_FETCH_DONE)
+				break;
+		} else if (e->kind == HOST_ENTRY_OFFER) {
 			ssize_t got = fetch(path);
 
 			total = got < 0 ? -1 : total + got;
@@ -263,6 +273,7 @@ bool host_rx_step(struct host_path *path, struct prov_emit *emit)
 	uint32_t entries = 0;
 
 	while (bytes < TURN_BYTES && entries < TURN_ENTRIES) {
+		enum host_fetch_look look;
 		ssize_t got;
 
 		/* Before entries are overwritten their events are out. */
@@ -279,11 +290,15 @@ bool host_rx_step(struct host_path *path, struct prov_emit *emit)
 				return false;
 			entries += rx->count;
 		}
-		got = place(path);
+		got = place(path, &look);
 		acknowledge(path);
 		if (got < 0) {
 			host_path_reject(path);
 			return false;
+		}
+		if (look != HOST_FETCH_DONE) {
+			(void)host_rx_report(path, emit);
+			return look == HOST_FETCH_COPYING;
 		}
 		bytes += got;
 	}

@@ -162,14 +162,12 @@ bool host_tx_acks(struct host_path *path)
 	return true;
 }
 
-void host_tx_publish(struct host_path *path, struct host_req *req, struct host_entry *e)
+void host_tx_put(struct host_path *path, struct host_req *req, struct host_entry *e, bool last)
 {
 	struct host_tx *tx = &path->tx;
-	uint64_t off = tx->send_off;
 
-	e->addr = req->wr.remote_addr + off;
 	e->key = req->wr.remote_key;
-	if (off + e->len_bytes == req->wr.len_bytes) {
+	if (last) {
 		e->flags = HOST_ENTRY_LAST | (req->wr.flags & (HOST_ENTRY_IMM | HOST_ENTRY_PART));
 		e->imm = req->wr.imm;
 		e->op_seq = req->wr.op_seq;
@@ -184,13 +182,24 @@ void host_tx_publish(struct host_path *path, struct host_req *req, struct host_e
 	tx->published++;
 	req->next_pos = tx->published;
 	path->bell_due = true;
-	if (e->flags & HOST_ENTRY_LAST) {
+	if (last) {
 		req->state = HOST_REQ_SENT;
 		next_req(tx);
-	} else {
-		tx->send_off = off + e->len_bytes;
-		tx->piece_off = 0;
 	}
+}
+
+void host_tx_publish(struct host_path *path, struct host_req *req, struct host_entry *e)
+{
+	struct host_tx *tx = &path->tx;
+	uint64_t end = tx->send_off + e->len_bytes;
+	bool last = end == req->wr.len_bytes;
+
+	e->addr = req->wr.remote_addr + tx->send_off;
+	host_tx_put(path, req, e, last);
+	if (last)
+		return;
+	tx->send_off = end;
+	tx->piece_off = 0;
 }
 
 /* The bytes into the byte ring. False: no room now. */
@@ -286,12 +295,13 @@ static bool put_copy(struct host_path *path, struct host_req *req)
 static uint8_t choose(struct host_path *path, const struct prov_wr *wr)
 {
 	uint8_t way = host_dev_of(&path->obj)->way;
+	uint8_t gpu = path->pull_cards ? HOST_BY_CARD : HOST_BY_GPU;
 
 	if (wr->reserved != 0)
-		return HOST_BY_GPU; /* a list of pages, empty ones too: only so are they counted */
+		return gpu; /* a list of pages, empty ones too: only so are they counted */
 	if (host_gpu_any(host_dev_of(&path->obj)) && wr->len_bytes > 0 &&
 	    host_gpu_device(host_dev_of(&path->obj), wr->local_key) >= 0)
-		return HOST_BY_GPU;
+		return gpu;
 	if (wr->len_bytes <= HOST_INLINE_BYTES)
 		return HOST_BY_ENTRY;
 	if (way == HOST_WAY_AUTO) {
@@ -342,6 +352,8 @@ static bool put_next(struct host_path *path)
 		return host_push_step(path);
 	case HOST_BY_GPU:
 		return host_gpu_step(path);
+	case HOST_BY_CARD:
+		return host_gpu_offer(path, req);
 	case HOST_BY_OFFER:
 		put_offer(path, req);
 		return true;
@@ -471,7 +483,7 @@ static void take_back(struct host_tx *tx, struct host_req *req)
 {
 	enum host_slot_end end = HOST_SLOT_TAKEN;
 
-	if (req->begun && req->by == HOST_BY_OFFER)
+	if (req->begun && (req->by == HOST_BY_OFFER || req->by == HOST_BY_CARD))
 		end = withdraw(tx, req);
 	if (req->state == HOST_REQ_QUEUED || end != HOST_SLOT_TAKEN)
 		req->state = HOST_REQ_DROPPED;

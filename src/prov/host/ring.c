@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "prov/host/ring.h"
 
+#include <string.h>
+
 /* States of an offer; the position is in them, so that one of an earlier lap is no match. */
 enum {
 	OFFERED = 1,
@@ -29,7 +31,7 @@ void host_slot_put(struct host_slot *slot, uint32_t pos, const struct host_entry
 	store(slot, 1, (uint64_t)e->imm << 32 | e->len_bytes);
 	store(slot, 2, e->addr);
 	store(slot, 3, e->key);
-	if ((e->flags & HOST_ENTRY_PART) || e->kind == HOST_ENTRY_PLACED) {
+	if ((e->flags & HOST_ENTRY_PART) || e->kind >= HOST_ENTRY_PLACED) {
 		store(slot, 4, e->op_seq);
 		store(slot, 5, e->parts);
 	}
@@ -49,10 +51,11 @@ static bool sane(const struct host_entry *e)
 		[HOST_ENTRY_SLOT] = HOST_PIECE_BYTES,
 		[HOST_ENTRY_OFFER] = HOST_OFFER_BYTES,
 		[HOST_ENTRY_PLACED] = UINT32_MAX,
+		[HOST_ENTRY_CARD] = HOST_PIECE_BYTES,
 	};
 	bool counts = e->flags & (HOST_ENTRY_IMM | HOST_ENTRY_PART);
 
-	if (e->kind < HOST_ENTRY_INLINE || e->kind > HOST_ENTRY_PLACED ||
+	if (e->kind < HOST_ENTRY_INLINE || e->kind > HOST_ENTRY_CARD ||
 	    e->len_bytes > longest[e->kind])
 		return false;
 	if ((e->flags & ~(HOST_ENTRY_IMM | HOST_ENTRY_PART | HOST_ENTRY_LAST)) != 0 ||
@@ -90,7 +93,7 @@ enum host_slot_look host_slot_get(const struct host_slot *slot, uint32_t pos,
 		out->inlined[0] = out->src;
 		out->inlined[1] = load(slot, 7);
 	}
-	if ((out->flags & HOST_ENTRY_PART) || out->kind == HOST_ENTRY_PLACED) {
+	if ((out->flags & HOST_ENTRY_PART) || out->kind >= HOST_ENTRY_PLACED) {
 		out->op_seq = load(slot, 4);
 		out->parts = (uint32_t)load(slot, 5);
 	}
@@ -128,4 +131,22 @@ bool host_slot_take(struct host_slot *slot, uint32_t pos)
 bool host_slot_withdrawn(const struct host_slot *slot, uint32_t pos)
 {
 	return load(slot, 7) != state_of(pos, FETCHING);
+}
+
+void host_bytes_put(struct host_lane *lane, uint64_t pos, const void *from, uint64_t bytes)
+{
+	uint64_t at = pos & (HOST_RING_BYTES - 1);
+	uint64_t first = bytes < HOST_RING_BYTES - at ? bytes : HOST_RING_BYTES - at;
+
+	memcpy(lane->bytes + at, from, first);
+	memcpy(lane->bytes, (const uint8_t *)from + first, bytes - first);
+}
+
+void host_bytes_get(const struct host_lane *lane, uint64_t pos, void *to, uint64_t bytes)
+{
+	uint64_t at = pos & (HOST_RING_BYTES - 1);
+	uint64_t first = bytes < HOST_RING_BYTES - at ? bytes : HOST_RING_BYTES - at;
+
+	memcpy(to, lane->bytes + at, first);
+	memcpy((uint8_t *)to + first, lane->bytes, bytes - first);
 }

@@ -18,7 +18,7 @@
 #define HOST_PIECE_BYTES  (64u << 10) /* longest run of bytes in one entry */
 #define HOST_INLINE_BYTES 16u         /* bytes that fit into the entry itself */
 #define HOST_OFFER_BYTES  (1u << 30)  /* longest offer */
-#define HOST_AREA_MAGIC   UINT64_C(0x31747368776d6977)
+#define HOST_AREA_MAGIC   UINT64_C(0x32747368776d6977)
 #define HOST_NONCE_BYTES  16u
 
 enum host_entry_kind {
@@ -26,7 +26,23 @@ enum host_entry_kind {
 	HOST_ENTRY_SLOT,       /* the bytes are in the lane's byte ring */
 	HOST_ENTRY_OFFER,      /* the receiver fetches them from the sender's memory */
 	HOST_ENTRY_PLACED,     /* the sender has put them where they belong */
+	HOST_ENTRY_CARD,       /* the receiver's GPU fetches what the byte ring describes there */
 };
+
+/* An offer between memory of GPUs: so it lies in the byte ring, perhaps over its end. The entry has
+ * the target's key and where index 0 of it lies. */
+struct host_card {
+	uint64_t src_key;
+	uint64_t src; /* of index 0, in the sender */
+	uint64_t page_bytes;
+	uint64_t count; /* of pages; 1.. */
+	uint64_t src_stride;
+	uint64_t dst_stride;
+	uint64_t indexed; /* 0: one page, index 0; 1: all source, then all target indices follow */
+	uint64_t zero;
+};
+
+#define HOST_CARD_PAGES ((HOST_PIECE_BYTES - (uint32_t)sizeof(struct host_card)) / 8)
 
 /* Flags of an entry; the first two as in prov.h. */
 #define HOST_ENTRY_IMM  1u
@@ -42,8 +58,8 @@ struct host_entry {
 	uint64_t addr;
 	uint64_t key;
 	uint64_t op_seq;
-	uint32_t parts; /* PLACED with IMM: how many immediates it stands for; 0, 1: one */
-	uint64_t src; /* OFFER: address in the sender; SLOT: running position of its bytes */
+	uint32_t parts; /* PLACED, CARD with IMM: how many immediates it stands for; 0, 1: one */
+	uint64_t src; /* OFFER: address in the sender; SLOT, CARD: running position of its bytes */
 	uint64_t inlined[HOST_INLINE_BYTES / 8];
 };
 
@@ -101,6 +117,10 @@ bool host_slot_begin(struct host_slot *slot, uint32_t pos);
 bool host_slot_withdrawn(const struct host_slot *slot, uint32_t pos);
 /* The bytes of an offer are here: may it be counted? False: it was withdrawn. */
 bool host_slot_take(struct host_slot *slot, uint32_t pos);
+
+/* Into and out of the byte ring at a running position, whatever lies there. */
+void host_bytes_put(struct host_lane *lane, uint64_t pos, const void *from, uint64_t bytes);
+void host_bytes_get(const struct host_lane *lane, uint64_t pos, void *to, uint64_t bytes);
 
 static inline struct host_slot *host_slot_at(struct host_lane *lane, uint32_t pos)
 {

@@ -66,7 +66,7 @@ bool host_given_decode(const uint8_t *in, size_t len, struct host_given *out)
 	out->vmm = br_u8(&r);
 	out->pci = br_u64(&r);
 	br_bytes(&r, out->handle, sizeof(out->handle));
-	return br_done(&r) && out->kind <= HOST_GIVE_CUDA && out->vmm <= 1;
+	return br_done(&r) && out->kind <= HOST_GIVE_OFFERS && out->vmm <= 1;
 }
 
 bool host_share_peer_gone(const struct host_path *path)
@@ -194,6 +194,10 @@ void host_share_give(struct host_path *path, uint64_t key, struct host_given *ou
 	if (!region_of(dev, key, out, &shared) ||
 	    (!shared && !gpu && dev->way != HOST_WAY_PUSH))
 		goto out;
+	if (gpu && dev->gpu_pull) {
+		out->kind = HOST_GIVE_OFFERS;
+		goto out;
+	}
 	if (gpu) {
 		if (!give_gpu(path, out, out_fd))
 			goto out;
@@ -224,6 +228,22 @@ void host_share_give(struct host_path *path, uint64_t key, struct host_given *ou
 out:
 	mutex_unlock(&lock);
 	mem_free(grant);
+}
+
+void host_share_give_source(struct host_path *path, uint64_t key, struct host_given *out,
+                            int *out_fd)
+{
+	struct host_dev *dev = host_dev_of(&path->obj);
+	bool found;
+
+	*out = (struct host_given){ .key = key };
+	*out_fd = -1;
+	prov_regions_enter(&dev->regions);
+	found = path->offers_cards && host_gpu_device(dev, key) >= 0 &&
+	        prov_regions_find_own(&dev->regions, key, &out->addr, &out->len_bytes);
+	prov_regions_leave(&dev->regions);
+	if (found && give_gpu(path, out, out_fd))
+		out->gate = atomic_load_explicit(&path->rx.lane->gate, memory_order_relaxed);
 }
 
 void host_share_revoke(struct host_dev *dev, uint64_t key, struct mem_shared *shared)

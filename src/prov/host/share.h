@@ -32,6 +32,7 @@ enum host_give {
 	HOST_GIVE_MEMFD,   /* map the descriptor that comes along */
 	HOST_GIVE_FOREIGN, /* by the kernel, as ordinary memory of this process */
 	HOST_GIVE_CUDA,    /* by a GPU: map the handle, or (vmm) the descriptor that comes along */
+	HOST_GIVE_OFFERS,  /* of a GPU: not at all, the owner fetches what it is offered */
 };
 
 /* HOST_PACKET_GIVE; HOST_PACKET_ASK is the key alone. */
@@ -56,6 +57,10 @@ WIMM_MUST_CHECK bool host_given_decode(const uint8_t *in, size_t len, struct hos
 /* A peer asks for a region by its key. *out_fd: a descriptor of the caller's to close, or -1.
  * Thread: the path's worker. */
 void host_share_give(struct host_path *path, uint64_t key, struct host_given *out, int *out_fd);
+/* The same for a region of a GPU that is the source of something offered. It is not taken back:
+ * what is offered holds it, and peers forget it before its end. */
+void host_share_give_source(struct host_path *path, uint64_t key, struct host_given *out,
+                            int *out_fd);
 /* A key that is dead already is taken back from everybody. Thread: any. */
 void host_share_revoke(struct host_dev *dev, uint64_t key, struct mem_shared *shared);
 /* Everything this path's peer has been given is taken back. Thread: the path's worker. */

@@ -14,7 +14,7 @@ static void ring_entry_reads_back_as_written(void **state)
 	static const uint32_t positions[] = { 0, 1023, 1024, UINT32_MAX };
 
 	(void)state;
-	for (uint32_t kind = HOST_ENTRY_INLINE; kind <= HOST_ENTRY_PLACED; kind++) {
+	for (uint32_t kind = HOST_ENTRY_INLINE; kind <= HOST_ENTRY_CARD; kind++) {
 		for (size_t i = 0; i < 4; i++) {
 			struct host_entry in = { .kind = kind,
 				                 .flags = HOST_ENTRY_PART | HOST_ENTRY_LAST,
@@ -106,10 +106,11 @@ static void ring_impossible_entries_are_broken(void **state)
 	broken_by(seq + 1, 0);                                     /* from the future */
 	broken_by(seq - 1, 0);                                     /* of a neighbour */
 	broken_by(seq, 0);                                         /* no kind */
-	broken_by(seq | UINT64_C(5) << 32, 0);                     /* unknown kind */
+	broken_by(seq | UINT64_C(6) << 32, 0);                     /* unknown kind */
 	broken_by(seq | UINT64_C(1) << 32, HOST_INLINE_BYTES + 1); /* too long */
 	broken_by(seq | UINT64_C(2) << 32, HOST_PIECE_BYTES + 1);  /* too long */
 	broken_by(seq | UINT64_C(3) << 32, HOST_OFFER_BYTES + 1);  /* too long */
+	broken_by(seq | UINT64_C(5) << 32, HOST_PIECE_BYTES + 1);  /* too long */
 	broken_by(seq | UINT64_C(1) << 32 | UINT64_C(8) << 40, 0); /* unknown flag */
 	broken_by(seq | UINT64_C(1) << 32 | UINT64_C(1) << 40, 0); /* IMM before the end */
 	broken_by(seq | UINT64_C(1) << 32 | UINT64_C(7) << 40, 0); /* IMM and PART */
