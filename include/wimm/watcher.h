@@ -23,14 +23,30 @@ WIMM_API WIMM_MUST_CHECK wimm_status wimm_alloc_uvm_watcher(struct wimm_engine *
 							    wimm_watch_fn fn, void *context,
 							    struct wimm_uvm_watcher **out);
 
-/** The word itself, for kernels and writers, at the same address on both sides. For a kernel ask
- *  for it after the process has begun to use CUDA.
+/** The same with a word for the kernels of one card: in its own memory where GDRCopy is there, else
+ *  in pinned memory of the host. They use the address of wimm_uvm_watcher_gpu_word().
+ *  device  0.., as CUDA numbers the cards for this process.
+ *  Returns: as above, and E_UNSUPPORTED (this process has no CUDA in use, or no such card).
+ *  Thread: any.  Blocks: for the driver. */
+WIMM_API WIMM_MUST_CHECK wimm_status wimm_alloc_gpu_watcher(struct wimm_engine *engine, int device,
+							    wimm_watch_fn fn, void *context,
+							    struct wimm_uvm_watcher **out);
+
+/** Where kernels have the word of any watcher; the host's side is wimm_uvm_watcher_word().
+ *  Returns: the address, valid until wimm_free_uvm_watcher(); 0 for NULL.  Thread: any.
+ *  Blocks: no. */
+WIMM_API uint64_t wimm_uvm_watcher_gpu_word(struct wimm_uvm_watcher *watcher);
+
+/** The word itself, for kernels and writers, at the same address on both sides (not where it lies
+ *  in a card: then it is the host's alone). For a kernel ask for it after the process has begun to
+ *  use CUDA.
  *  Returns: the word, valid until wimm_free_uvm_watcher(); NULL for NULL.  Thread: any.
  *  Blocks: no. */
 WIMM_API uint64_t *wimm_uvm_watcher_word(struct wimm_uvm_watcher *watcher);
 
-/** Add to the word from the CPU, with release order. Returns the new value; in a forked child 0,
- *  and nothing is added.  Thread: any.  Blocks: no. */
+/** Add to the word from the CPU, with release order; where it lies in a card not together with
+ *  kernels that add. Returns the new value; in a forked child 0, and nothing is added.
+ *  Thread: any.  Blocks: no. */
 WIMM_API uint64_t wimm_uvm_watcher_add(struct wimm_uvm_watcher *watcher, uint64_t amount);
 
 /** Start (armed != 0) or stop looking at the word. The watcher thread sleeps while none is armed.

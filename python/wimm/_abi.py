@@ -368,6 +368,18 @@ class wimm_mr_opts(Structure):
     ]
 
 
+class wimm_gpu_word(Structure):
+    """struct wimm_gpu_word"""
+
+    _fields_ = [
+        ("size", c_uint32),
+        ("in_card", c_uint32),
+        ("host", POINTER(c_uint64)),
+        ("gpu", c_uint64),
+        ("reserved", c_uint64 * 2),
+    ]
+
+
 class wimm_owes(Structure):
     """struct wimm_owes"""
 
@@ -734,6 +746,9 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "wimm_remote_mr_len_bytes": (c_uint64, [c_void_p]),
     "wimm_remote_mr_peer": (c_uint64, [c_void_p]),
     "wimm_cuda_stream": (c_int, [c_void_p, c_int, POINTER(c_void_p)]),
+    "wimm_alloc_gpu_word": (c_int, [c_void_p, c_int, POINTER(wimm_gpu_word)]),
+    "wimm_free_gpu_word": (None, [POINTER(c_uint64)]),
+    "wimm_gpu_word_store": (None, [POINTER(c_uint64), c_uint64]),
     "wimm_mr_cuda_device": (c_int, [c_void_p]),
     "wimm_expect_imm_count": (c_int, [
         c_void_p,
@@ -798,6 +813,14 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
         POINTER(c_uint64),
     ]),
     "wimm_alloc_uvm_watcher": (c_int, [c_void_p, wimm_watch_fn, c_void_p, POINTER(c_void_p)]),
+    "wimm_alloc_gpu_watcher": (c_int, [
+        c_void_p,
+        c_int,
+        wimm_watch_fn,
+        c_void_p,
+        POINTER(c_void_p),
+    ]),
+    "wimm_uvm_watcher_gpu_word": (c_uint64, [c_void_p]),
     "wimm_uvm_watcher_word": (POINTER(c_uint64), [c_void_p]),
     "wimm_uvm_watcher_add": (c_uint64, [c_void_p, c_uint64]),
     "wimm_uvm_watcher_arm": (c_int, [c_void_p, c_int]),

@@ -103,6 +103,8 @@
 	  "verbs: the library that is loaded when a verbs NIC is first asked for")                 \
 	X(CUDA_LIBRARY, "cuda_library", CONFIG_TEXT_BYTES, "libcuda.so.1",                         \
 	  "gpu: the CUDA driver, used if the process has it loaded; empty = no GPU memory")        \
+	X(GDRCOPY_LIBRARY, "gdrcopy_library", CONFIG_TEXT_BYTES, "libgdrapi.so.2",                 \
+	  "gpu: GDRCopy's library, for words that lie in memory of a GPU; empty = in the host's")  \
 	X(JOB_KEY_FILE, "job_key_file", CONFIG_TEXT_BYTES, "",                                     \
 	  "file of 16 to 4096 bytes that all engines of a job share; who does not have it gets no" \
 	  " session; empty = no key")                                                              \

@@ -7,6 +7,7 @@
 #include "core/engine.h"
 #include "core/error_text.h"
 #include "core/recv.h"
+#include "mem/word.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -200,9 +201,8 @@ static void round_end(struct wimm_barrier *b)
 	/* Release, with the acquire in wimm_barrier_enter(): the callback may enter again. */
 	atomic_store_explicit(&b->busy, 0, memory_order_release);
 	if (on_done.flag != NULL)
-		__atomic_store_n(on_done.flag,
-		                 done.status == WIMM_OK ? 1 : (uint64_t)(int64_t)done.status,
-		                 __ATOMIC_RELEASE); /* with wimm_flag_load() */
+		mem_word_store(on_done.flag, /* release, with wimm_flag_load() */
+		               done.status == WIMM_OK ? 1 : (uint64_t)(int64_t)done.status);
 	if (on_done.fn != NULL)
 		on_done.fn(on_done.context, &done);
 }

@@ -3,6 +3,7 @@
 #include "base/config.h"
 #include "base/json.h"
 #include "mem/cuda_info.h"
+#include "mem/gdr.h"
 #include "mem/kernels.h"
 #include "prov/prov.h"
 
@@ -177,7 +178,7 @@ static void add_gpu(struct json *j, int device)
 
 static void add_memory(struct json *j)
 {
-	char why[256] = "";
+	char why[512] = "";
 	int count = mem_cuda_count(why, sizeof(why));
 
 	json_open_array(j, "memory");
@@ -191,6 +192,12 @@ static void add_memory(struct json *j)
 	json_bool(j, "in_build", true);
 	json_text(j, "state", count < 0 ? why : count == 0 ? "no card found" : "ready");
 	json_bool(j, "kernels", kernels_image() != NULL);
+	json_close_object(j);
+	json_open_object(j, NULL);
+	json_text(j, "kind", "gdrcopy");
+	json_bool(j, "in_build", true);
+	(void)gdr_state(why, sizeof(why));
+	json_text(j, "state", why);
 	json_close_object(j);
 	json_close_array(j);
 	json_open_array(j, "gpus");

@@ -5,6 +5,7 @@
 #include "core/engine.h"
 #include "core/error_text.h"
 #include "core/imm.h"
+#include "mem/word.h"
 
 #include <inttypes.h>
 #include <stdatomic.h>
@@ -20,7 +21,7 @@ struct mirror {
  * wimm_mirror_load(), or in whatever polls: the bytes of what is counted are there before it. */
 static void show(const struct mirror *m)
 {
-	__atomic_store_n(m->word, m->total, __ATOMIC_RELEASE);
+	mem_word_store(m->word, m->total);
 }
 
 void mirror_arrived(struct worker *w, uint32_t imm, uint64_t count)

@@ -10,6 +10,7 @@
 #include "core/engine.h"
 #include "core/error_text.h"
 #include "mem/cuda_queue.h"
+#include "mem/word.h"
 #include "plat/rand.h"
 
 #include <inttypes.h>
@@ -317,7 +318,7 @@ static void dereg_finish(struct worker *w, struct wimm_mr *mr)
 	atomic_store_explicit(&mr->public_state, MR_FREE, memory_order_release);
 	atomic_fetch_sub_explicit(&w->engine->regions.live, 1, memory_order_relaxed);
 	if (mr->on_done.flag != NULL)
-		__atomic_store_n(mr->on_done.flag, 1, __ATOMIC_RELEASE); /* with wimm_flag_load() */
+		mem_word_store(mr->on_done.flag, 1); /* release, with wimm_flag_load() */
 	mr->delivery.run = dereg_deliver;
 	deliver_push(w->engine, &mr->delivery);
 }

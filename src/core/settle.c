@@ -9,6 +9,7 @@
 #include "base/assert.h"
 #include "mem/cuda_mark.h"
 #include "mem/cuda_queue.h"
+#include "mem/word.h"
 #include "plat/clock.h"
 
 #include <inttypes.h>
@@ -167,7 +168,7 @@ static void flag_store(uint64_t *flag, wimm_status status)
 	uint64_t value = status == WIMM_OK ? 1 : (uint64_t)(int64_t)status;
 
 	/* [E] with [F] in wimm_flag_load(): what the operation did is visible before the flag. */
-	__atomic_store_n(flag, value, __ATOMIC_RELEASE);
+	mem_word_store(flag, value);
 }
 
 /* Contract C3: not only has it failed, its source is not the caller's yet. */

@@ -7,6 +7,7 @@
 #include "core/args.h"
 #include "core/engine.h"
 #include "core/error_text.h"
+#include "core/gpu_word.h"
 #include "mem/word.h"
 #include "plat/clock.h"
 
@@ -26,6 +27,7 @@
 
 struct wimm_uvm_watcher {
 	uint64_t *word; /* the application's, and its kernels': of mem/word.h */
+	struct mem_word place;
 	struct delivery delivery;
 	_Atomic uint32_t queued; /* delivery is in the callback queue or running */
 	_Atomic uint32_t armed;
@@ -275,8 +277,9 @@ static wimm_status publish(struct wimm_engine *engine, struct wimm_uvm_watcher *
 	return WIMM_OK;
 }
 
-wimm_status wimm_alloc_uvm_watcher(struct wimm_engine *engine, wimm_watch_fn fn, void *context,
-                                   struct wimm_uvm_watcher **out)
+/* device -1: for kernels of any. */
+static wimm_status alloc(struct wimm_engine *engine, int device, wimm_watch_fn fn, void *context,
+                         struct wimm_uvm_watcher **out)
 {
 	wimm_status st = engine_check(engine);
 	struct wimm_uvm_watcher *wa;
@@ -288,7 +291,11 @@ wimm_status wimm_alloc_uvm_watcher(struct wimm_engine *engine, wimm_watch_fn fn,
 	wa = mem_alloc_aligned(64, sizeof(*wa));
 	if (wa == NULL)
 		return WIMM_E_NOMEM;
-	wa->word = mem_word_alloc();
+	if (device >= 0 && !mem_word_alloc_on(device, &wa->place))
+		wa->place.host = NULL;
+	if (device < 0)
+		wa->place = mem_word_find(mem_word_alloc());
+	wa->word = wa->place.host;
 	if (wa->word == NULL) {
 		mem_free(wa);
 		return WIMM_E_NOMEM;
@@ -309,6 +316,30 @@ wimm_status wimm_alloc_uvm_watcher(struct wimm_engine *engine, wimm_watch_fn fn,
 	return WIMM_OK;
 }
 
+wimm_status wimm_alloc_uvm_watcher(struct wimm_engine *engine, wimm_watch_fn fn, void *context,
+                                   struct wimm_uvm_watcher **out)
+{
+	return alloc(engine, -1, fn, context, out);
+}
+
+wimm_status wimm_alloc_gpu_watcher(struct wimm_engine *engine, int device, wimm_watch_fn fn,
+                                   void *context, struct wimm_uvm_watcher **out)
+{
+	wimm_status st = engine_check(engine);
+
+	if (st == WIMM_OK)
+		st = gpu_device_check(device);
+	return st == WIMM_OK ? alloc(engine, device, fn, context, out) : st;
+}
+
+uint64_t wimm_uvm_watcher_gpu_word(struct wimm_uvm_watcher *wa)
+{
+	if (wa == NULL)
+		return 0;
+	(void)mem_word_pin(wa->word);
+	return wa->place.card;
+}
+
 uint64_t *wimm_uvm_watcher_word(struct wimm_uvm_watcher *wa)
 {
 	if (wa == NULL)
@@ -322,6 +353,13 @@ uint64_t wimm_uvm_watcher_add(struct wimm_uvm_watcher *wa, uint64_t amount)
 {
 	if (engine_forked(wa->engine))
 		return 0; /* a child does not inherit the word */
+	if (wa->place.in_card) { /* a locked instruction does not reach as far */
+		uint64_t value = word_load(wa) + amount;
+
+		if (amount != 0)
+			mem_word_store(wa->word, value);
+		return value;
+	}
 	/* Release, with the acquire in word_load(). */
 	return __atomic_add_fetch(wa->word, amount, __ATOMIC_RELEASE);
 }

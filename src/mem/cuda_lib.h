@@ -91,6 +91,9 @@ struct cu_access {
 	X(address_range, "cuMemGetAddressRange_v2", 1, (cu_ptr *, size_t *, cu_ptr))               \
 	X(handle_for_range, "cuMemGetHandleForAddressRange", 0,                                    \
 	  (void *, cu_ptr, size_t, int, unsigned long long))                                       \
+	X(mem_alloc, "cuMemAlloc_v2", 0, (cu_ptr *, size_t))                                       \
+	X(mem_free, "cuMemFree_v2", 0, (cu_ptr))                                                   \
+	X(pointer_set, "cuPointerSetAttribute", 0, (const void *, int, cu_ptr))                    \
 	X(host_alloc, "cuMemHostAlloc", 1, (void **, size_t, unsigned int))                        \
 	X(host_free, "cuMemFreeHost", 1, (void *))                                                 \
 	X(host_register, "cuMemHostRegister_v2", 1, (void *, size_t, unsigned int))                \

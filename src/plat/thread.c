@@ -97,6 +97,15 @@ uint32_t plat_cpu_count(void)
 	return sched_getaffinity(0, sizeof(set), &set) == 0 ? (uint32_t)CPU_COUNT(&set) : 1;
 }
 
+void plat_store_fence(void)
+{
+#if defined(__x86_64__)
+	__builtin_ia32_sfence();
+#elif defined(__aarch64__)
+	__asm__ volatile("dsb st" ::: "memory");
+#endif
+}
+
 void plat_cpu_relax(void)
 {
 #if defined(__x86_64__)

@@ -43,5 +43,8 @@ void plat_thread_yield(void);
 uint32_t plat_cpu_count(void);
 /* Tells the CPU that this is a spin loop. */
 void plat_cpu_relax(void);
+/* What was stored before has left the CPU before what is stored later does, gathered writes to
+ * devices too. Not an edge between threads: those have atomics. */
+void plat_store_fence(void);
 
 #endif

@@ -275,6 +275,12 @@ EXPORT int cuPointerGetAttribute(void *out, int which, uint64_t ptr)
 	return code;
 }
 
+EXPORT int cuPointerSetAttribute(const void *value, int which, uint64_t ptr)
+{
+	(void)value;
+	return which == 6 && fake_shadow(ptr) ? OK : INVALID_VALUE;
+}
+
 EXPORT int cuMemGetAddressRange_v2(uint64_t *base, size_t *bytes, uint64_t ptr)
 {
 	struct range *r;
