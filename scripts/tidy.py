@@ -35,6 +35,7 @@ LAYERS = {
     "bench/tcp_prov.c": {"base", "plat", "prov", "wimm"},
     "bench/cost": {"prov", "wimm"},
     "bench/cost/stub_verbs.c": {"fake", "prov", "wimm"},
+    "bench/cost/cost_gpu.c": {"fake", "mem", "wimm"},
 }
 MODULES = {"base", "plat", "queue", "mem", "prov", "core", "kv", "weights", "moe", "wimm"}
 # What Python files of a folder may import beside Python's own library and what lies around them.

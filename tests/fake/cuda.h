@@ -15,6 +15,7 @@ struct fake_cuda_knobs {
 	int hold;             /* copies wait for run() */
 	int fail_copies;      /* code of every copy asked for; 0: they work */
 	int inactive;         /* no primary context is in use */
+	int empty_kernels;    /* they copy nothing and say that they have */
 	int writes_ordering;  /* attributes of the device */
 	int flush_options;
 	int no_dmabuf;
