@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GPU to GPU between two processes of one machine, over provider host. The child writes, this
- * process receives and checks. */
+/* GPU to GPU between two processes of one machine, over provider host. A child writes, this process
+ * receives and checks; the children are one after the other, since most of them come to grief.
+ *   gpu_direct SECONDS ROUNDS    of random lengths and places, three parts of it push, pull and
+ *                                through slots; and of releases by immediates. ROUNDS 0: slots only
+ */
 #include "gpu/gpu.h"
 
 #include "base/config.h"
+#include "core/engine.h"
 #include "mem/word.h"
 #include "plat/clock.h"
 #include "plat/rand.h"
@@ -19,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -33,6 +38,8 @@ enum {
 	GUARD = 256,
 	WORDS = 1024,
 	BLOCKS = 64,
+	CHILDREN = 4,
+	CHILD_PATIENCE_S = 200, /* between two commands */
 };
 
 enum command {
@@ -54,6 +61,7 @@ struct shared {
 	uint64_t region_bytes;
 	char sms[8];
 	char provider[8];
+	char way[8];      /* setting host_gpu_way of both */
 	bool host_memory; /* of the child's */
 	uint64_t len, count, times;
 	double rate;
@@ -80,14 +88,19 @@ static void progress(void)
 		plat_cpu_relax();
 }
 
-static void wait_for(const _Atomic uint32_t *word, uint32_t value)
+static void wait_within(const _Atomic uint32_t *word, uint32_t value, double seconds)
 {
-	double limit = gpu_now_s() + 15;
+	double limit = gpu_now_s() + seconds;
 
 	while (atomic_load(word) != value) {
 		MUST(gpu_now_s() > limit);
 		progress();
 	}
+}
+
+static void wait_for(const _Atomic uint32_t *word, uint32_t value)
+{
+	wait_within(word, value, 15);
 }
 
 static uint64_t flag_wait(uint64_t *flag)
@@ -115,6 +128,7 @@ static void open_engine(wimm_progress_mode mode)
 	opts.nics = strcmp(sh->provider, "tcp") == 0 ? "127.0.0.1:0" : NULL;
 	opts.progress = mode;
 	MUST(config_set("same_host", "off"));
+	MUST(config_set("host_gpu_way", sh->way));
 	MUST(wimm_engine_open(&opts, &engine));
 }
 
@@ -265,17 +279,21 @@ static void *host_memory(void)
 	return memory;
 }
 
-static void child(void)
+static void child(int start)
 {
 	uint32_t turn = 0;
 
+	char go;
+
+	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+	MUST(read(start, &go, 1) != 1); /* its turn has come */
 	gpu_start();
 	open_engine(WIMM_PROGRESS_THREADS);
 	src = gpu_alloc(sh->region_bytes);
 	gpu_fill(src, sh->region_bytes, 5, 0);
 	MUST(wimm_reg_mr(engine, (void *)(uintptr_t)src, sh->region_bytes, NULL, &src_mr));
 	for (;;) {
-		wait_for(&sh->asked, ++turn);
+		wait_within(&sh->asked, ++turn, CHILD_PATIENCE_S);
 		if (sh->command == CMD_NONE) { /* take the descriptor */
 			MUST(config_set("gpu_sms", sh->sms));
 			MUST(wimm_engine_close(&engine));
@@ -312,13 +330,31 @@ static cu_ptr area;
 static struct wimm_mr *area_mr;
 static pid_t pid;
 
-static void start_child(void)
+static struct {
+	struct shared *sh;
+	pid_t pid;
+	int start; /* a byte starts it */
+} children[CHILDREN];
+
+/* Before this process has anything of CUDA. */
+static void start_children(void)
 {
-	atomic_store(&sh->asked, 0);
-	atomic_store(&sh->answered, 0);
-	pid = fork();
-	if (pid == 0)
-		child();
+	for (int i = 0; i < CHILDREN; i++) {
+		int start[2];
+
+		MUST(pipe(start));
+		sh = mmap(NULL, sizeof(*sh), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
+		          0);
+		MUST(sh == MAP_FAILED);
+		sh->region_bytes = 5 * GIB;
+		(void)snprintf(sh->provider, sizeof(sh->provider), "host");
+		children[i].sh = sh;
+		children[i].start = start[1];
+		children[i].pid = fork();
+		if (children[i].pid == 0)
+			child(start[0]);
+		(void)close(start[0]);
+	}
 }
 
 static uint32_t ask(enum command command)
@@ -330,6 +366,20 @@ static uint32_t ask(enum command command)
 static void run(enum command command)
 {
 	wait_for(&sh->answered, ask(command));
+}
+
+static void own_area(void);
+
+/* This process's side with a child of its own and a way. */
+static void begin(int i, const char *way)
+{
+	sh = children[i].sh;
+	pid = children[i].pid;
+	(void)snprintf(sh->way, sizeof(sh->way), "%s", way);
+	MUST(write(children[i].start, "g", 1) != 1);
+	open_engine(WIMM_PROGRESS_THREADS);
+	area = gpu_alloc(sh->region_bytes);
+	own_area();
 }
 
 static void connect_child(const char *sms)
@@ -394,6 +444,42 @@ static void rates(void)
 	drop_count();
 }
 
+/* Whose SMs take part is the receiver's setting here. */
+static void pull_rates(void)
+{
+	static const char *const sms[] = { "64", "0" };
+	static const uint64_t lens[] = { 4096, 16384 };
+	char name[64];
+
+	gpu_case("pull: rates between two processes");
+	for (size_t s = 0; s < 2; s++) {
+		const char *text = strcmp(sms[s], "0") == 0 ? "all" : sms[s];
+
+		MUST(wimm_engine_close(&engine));
+		MUST(config_set("gpu_sms", sms[s]));
+		open_engine(WIMM_PROGRESS_THREADS);
+		own_area();
+		connect_child(sms[s]);
+		sh->len = 256 * MIB;
+		sh->times = 20;
+		if (s == 0) {
+			run(CMD_SINGLE);
+			gpu_figure("pull_single_256MiB", sh->rate, "GB/s");
+			drop_count();
+		}
+		for (size_t i = 0; i < 2; i++) {
+			sh->len = lens[i];
+			sh->count = 512 * MIB / lens[i];
+			sh->times = 10;
+			run(CMD_PAGES);
+			(void)snprintf(name, sizeof(name), "pull_pages_%luKiB_%s_sms",
+			               (unsigned long)(lens[i] >> 10), text);
+			gpu_figure(name, sh->rate, "GB/s");
+			drop_count();
+		}
+	}
+}
+
 static void on_arrival(void *context, const struct wimm_done *done)
 {
 	uint64_t now_ns = clock_now_ns();
@@ -410,13 +496,14 @@ static void own_area(void)
 	MUST(wimm_mr_get_desc(area_mr, &sh->desc));
 }
 
-static void latency(wimm_progress_mode mode, const char *how)
+static void latency(wimm_progress_mode mode, const char *prefix, const char *how)
 {
 	const struct wimm_on_done on_done = { .fn = on_arrival };
 	static const uint64_t lens[] = { 8, 4096, 65536 };
 	char name[64];
 
-	gpu_case("direct: submit to the receiver's callback");
+	gpu_case(strcmp(prefix, "pull") == 0 ? "pull: submit to the receiver's callback"
+	                                     : "direct: submit to the receiver's callback");
 	MUST(wimm_engine_close(&engine));
 	open_engine(mode);
 	driven = mode == WIMM_PROGRESS_CALLER;
@@ -432,23 +519,24 @@ static void latency(wimm_progress_mode mode, const char *how)
 		turn = ask(CMD_LATENCY);
 		while (atomic_load(&sh->answered) != turn)
 			progress();
-		(void)snprintf(name, sizeof(name), "direct_%luB_to_callback_%s_p50",
+		(void)snprintf(name, sizeof(name), "%s_%luB_to_callback_%s_p50", prefix,
 		               (unsigned long)lens[k], how);
 		gpu_figure(name, gpu_percentile(sh->us, LATENCY_ROUNDS, 0.5), "us");
-		(void)snprintf(name, sizeof(name), "direct_%luB_to_callback_%s_p99",
+		(void)snprintf(name, sizeof(name), "%s_%luB_to_callback_%s_p99", prefix,
 		               (unsigned long)lens[k], how);
 		gpu_figure(name, gpu_percentile(sh->us, LATENCY_ROUNDS, 0.99), "us");
 	}
 }
 
-static void random_case(double seconds)
+static void random_case(double seconds, const char *prefix)
 {
 	double end = gpu_now_s() + seconds;
 	uint64_t runs = 0;
+	char name[96];
 
-	gpu_case(strcmp(sh->provider, "tcp") == 0
-	                 ? "staged: random lengths and places, poisoned around"
-	                 : "direct: random lengths and places, poisoned around");
+	(void)snprintf(name, sizeof(name), "%s: random lengths and places, poisoned around",
+	               prefix);
+	gpu_case(strdup(name));
 	gpu_fill(area, 64 * MIB, 6, 0);
 	while (gpu_now_s() < end) {
 		uint64_t flag = 0;
@@ -482,9 +570,10 @@ static void random_case(double seconds)
 		wait_for(&sh->answered, atomic_load(&sh->asked));
 		runs++;
 	}
-	gpu_figure(strcmp(sh->provider, "tcp") == 0 ? "staged_random_writes_checked"
-	                                            : "direct_random_writes_checked",
-	           (double)runs, "writes");
+	(void)snprintf(name, sizeof(name), "%s_random_writes_checked", prefix);
+	gpu_figure(name, (double)runs, "writes");
+	(void)snprintf(name, sizeof(name), "%s_random_seconds", prefix);
+	gpu_figure(name, seconds, "s");
 }
 
 /* --- a kernel released by immediates --- */
@@ -498,7 +587,7 @@ static void on_number(void *context, const struct wimm_done *done)
 	__atomic_add_fetch(release, 1, __ATOMIC_RELEASE);
 }
 
-static void numbered_case(uint64_t rounds)
+static void numbered_case(uint64_t rounds, const char *prefix)
 {
 	const struct wimm_on_done on_done = { .fn = on_number };
 	uint64_t *next = mem_word_alloc();
@@ -508,7 +597,11 @@ static void numbered_case(uint64_t rounds)
 	void *params[] = { &release, &rounds, &area, &n, &blocks, &next, &wrong };
 	uint64_t expected = 0;
 
-	gpu_case("direct: kernels released by immediates read what was written");
+	char name[96];
+
+	(void)snprintf(name, sizeof(name),
+	               "%s: kernels released by immediates read what was written", prefix);
+	gpu_case(strdup(name));
 	*wrong = 0;
 	release = mem_word_alloc();
 	sh->times = rounds;
@@ -524,15 +617,19 @@ static void numbered_case(uint64_t rounds)
 	}
 	MUST(gpu.lib->stream_sync(stream));
 	CHECK(*wrong == 0);
-	gpu_figure("direct_releases_checked", (double)rounds, "kernels' rounds");
+	(void)snprintf(name, sizeof(name), "%s_releases_checked", prefix);
+	gpu_figure(name, (double)rounds, "kernels' rounds");
 	/* A planted early release: the consumer must be able to see it. */
-	gpu_case("direct: a planted early release is caught");
+	(void)snprintf(name, sizeof(name), "%s: a planted early release is caught", prefix);
+	gpu_case(strdup(name));
 	gpu_fill(area, BLOCKS * WORDS * 8, 3, 0);
 	__atomic_store_n(release, 5, __ATOMIC_RELEASE);
 	rounds = 5;
 	gpu_launch(stream, "consume", 1, 256, params);
 	MUST(gpu.lib->stream_sync(stream));
 	CHECK(*wrong != 0);
+	(void)snprintf(name, sizeof(name), "%s_planted_release_seen", prefix);
+	gpu_figure(name, (double)*wrong, "wrong words");
 }
 
 /* --- over tcp, through slots --- */
@@ -576,35 +673,151 @@ static void staged_case(double seconds)
 	staged_pair("gpu_to_host", false, true);
 	staged_pair("host_to_gpu", true, false);
 	staged_pair("gpu_to_gpu", false, false);
-	random_case(seconds);
+	random_case(seconds, "staged");
 	(void)snprintf(sh->provider, sizeof(sh->provider), "host");
 	sh->host_memory = false;
 }
 
-static void death_case(void)
+/* The memory is the card's again, and works. */
+static void take_area_back(void)
 {
 	uint64_t flag = 0;
 	struct wimm_on_done on_done = { .flag = &flag };
-	double from;
-	int status;
+	double from = gpu_now_s();
+	char name[64];
 
-	gpu_case("direct: a peer that dies in mid-write leaves memory that can be freed");
-	sh->len = 64 * MIB;
-	(void)ask(CMD_ENDLESS);
-	from = gpu_now_s();
-	while (gpu_now_s() - from < 0.2)
-		plat_thread_yield();
-	(void)kill(pid, SIGKILL);
-	from = gpu_now_s();
-	MUST(waitpid(pid, &status, 0) != pid);
 	MUST(wimm_dereg_mr(engine, area_mr, &on_done));
 	CHECK(flag_wait(&flag) == 1);
-	gpu_figure("direct_dead_peer_to_deregistered", (gpu_now_s() - from) * 1e3, "ms");
+	(void)snprintf(name, sizeof(name), "%s_dead_peer_to_deregistered", sh->way);
+	gpu_figure(name, (gpu_now_s() - from) * 1e3, "ms");
 	MUST(gpu.free(area));
 	area = gpu_alloc(sh->region_bytes);
 	gpu_fill(area, 64 * MIB, 2, 0);
 	CHECK(gpu_check(area, 64 * MIB, 2, 0) == 0);
 	MUST(gpu.free(area));
+	MUST(wimm_engine_close(&engine));
+}
+
+/* Writes of the child without end, for a moment. */
+static void writes_under_way(void)
+{
+	double from;
+
+	connect_child("64");
+	sh->len = 64 * MIB;
+	wait_for(&sh->answered, ask(CMD_ENDLESS));
+	from = gpu_now_s();
+	while (gpu_now_s() - from < 0.2)
+		plat_thread_yield();
+}
+
+static void end_child(void)
+{
+	int status;
+
+	(void)kill(pid, SIGKILL);
+	MUST(waitpid(pid, &status, 0) != pid);
+}
+
+static void death_case(void)
+{
+	gpu_case(strcmp(sh->way, "pull") == 0
+	                 ? "pull: a sender that dies in mid-write leaves memory that can be freed"
+	                 : "push: a sender that dies in mid-write leaves memory that can be freed");
+	writes_under_way();
+	end_child();
+	take_area_back();
+}
+
+/* --- a sender that is stopped --- */
+
+static _Atomic uint32_t fence_answer; /* plus 1 */
+
+static void on_fenced(void *context, const struct wimm_done *done)
+{
+	(void)context;
+	atomic_store(&fence_answer, done->fence + 1);
+}
+
+static void first_peer(struct worker *w, void *arg) ON_WORKER
+{
+	*(wimm_peer *)arg = peer_id(LIST_ENTRY(w->peers.next, struct peer, link));
+}
+
+static uint32_t fence(wimm_peer peer, const char *figure)
+{
+	struct wimm_fence_opts opts = WIMM_FENCE_OPTS_INIT;
+	struct wimm_on_done on_done = { .fn = on_fenced };
+	double from = gpu_now_s();
+
+	opts.deadline_us = 400000;
+	atomic_store(&fence_answer, 0);
+	MUST(wimm_fence_peer(engine, peer, &opts, &on_done, NULL));
+	while (atomic_load(&fence_answer) == 0)
+		MUST(gpu_now_s() > from + 20);
+	gpu_figure(figure, (gpu_now_s() - from) * 1e3, "ms");
+	return atomic_load(&fence_answer) - 1;
+}
+
+static void stopped_case(void)
+{
+	bool pull = strcmp(sh->way, "pull") == 0;
+	wimm_peer peer;
+	uint32_t answer;
+
+	gpu_case(pull ? "pull: a sender stopped in mid-write is fenced"
+	              : "push: a sender stopped in mid-write is quarantined until it is gone");
+	writes_under_way();
+	worker_call(&engine->worker, first_peer, &peer);
+	(void)kill(pid, SIGSTOP);
+	answer = fence(peer,
+	               pull ? "pull_stopped_sender_to_answer" : "push_stopped_sender_to_answer");
+	printf("# the answer of the fence: %s\n",
+	       answer == WIMM_FENCE_FENCED        ? "fenced"
+	       : answer == WIMM_FENCE_QUARANTINED ? "quarantined"
+	                                          : "something else");
+	if (pull) {
+		CHECK(answer == WIMM_FENCE_FENCED);
+		gpu_fill(area, 64 * MIB, 4, 0); /* nothing of the sender's comes over it */
+		CHECK(gpu_check(area, 64 * MIB, 4, 0) == 0);
+	} else { /* fenced, if it was stopped between two copies */
+		CHECK(answer == WIMM_FENCE_FENCED || answer == WIMM_FENCE_QUARANTINED);
+	}
+	end_child();
+	if (answer == WIMM_FENCE_QUARANTINED)
+		CHECK(fence(peer, "push_gone_sender_to_answer") == WIMM_FENCE_FENCED);
+	take_area_back();
+}
+
+static void push_cases(double seconds, uint64_t rounds)
+{
+	if (rounds != 0) {
+		rates();
+		random_case(seconds * 0.4, "direct");
+		numbered_case(rounds, "direct");
+		latency(WIMM_PROGRESS_CALLER, "direct", "driven");
+		driven = false;
+		latency(WIMM_PROGRESS_THREADS, "direct", "threads");
+	}
+	staged_case(seconds * 0.4);
+	MUST(wimm_engine_close(&engine));
+	open_engine(WIMM_PROGRESS_THREADS);
+	own_area();
+	death_case();
+}
+
+static void pull_cases(double seconds, uint64_t rounds)
+{
+	pull_rates();
+	MUST(wimm_engine_close(&engine));
+	MUST(config_set("gpu_sms", "64"));
+	open_engine(WIMM_PROGRESS_THREADS);
+	own_area();
+	connect_child("64");
+	random_case(seconds * 0.2, "pull");
+	numbered_case(rounds, "pull");
+	latency(WIMM_PROGRESS_THREADS, "pull", "threads");
+	death_case();
 }
 
 int main(int argc, char **argv)
@@ -613,32 +826,17 @@ int main(int argc, char **argv)
 	uint64_t rounds = argc > 2 ? strtoull(argv[2], NULL, 0) : 10000;
 
 	rng_init(&rng, 99);
-	sh = mmap(NULL, sizeof(*sh), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	MUST(sh == MAP_FAILED);
-	sh->region_bytes = 5 * GIB;
-	(void)snprintf(sh->provider, sizeof(sh->provider), "host");
-	start_child();
+	start_children();
 	gpu_start();
-	open_engine(WIMM_PROGRESS_THREADS);
-	area = gpu_alloc(sh->region_bytes);
-	own_area();
+	begin(0, "push");
+	push_cases(seconds, rounds);
 	if (rounds != 0) {
-		rates();
-		random_case(seconds);
-		numbered_case(rounds);
+		begin(1, "pull");
+		pull_cases(seconds, rounds);
+		begin(2, "pull");
+		stopped_case();
+		begin(3, "push");
+		stopped_case();
 	}
-	if (rounds != 0) {
-		latency(WIMM_PROGRESS_CALLER, "driven");
-		driven = false;
-		latency(WIMM_PROGRESS_THREADS, "threads");
-	}
-	staged_case(seconds);
-	MUST(wimm_engine_close(&engine));
-	open_engine(WIMM_PROGRESS_THREADS);
-	own_area();
-	connect_child("64");
-	death_case();
-	gpu_case(NULL);
-	MUST(wimm_engine_close(&engine));
 	return gpu_end();
 }

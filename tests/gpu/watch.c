@@ -240,6 +240,71 @@ static struct wimm_mr *gpu_region(cu_ptr *out, struct wimm_mr_desc *desc)
 	return mr;
 }
 
+/* The words say 5 and the mirror does before anything was written: the consumer must see it. */
+static void planted_case(void)
+{
+	struct cu_stream *consumer = gpu_stream();
+	uint64_t *flag_word = mem_word_alloc();
+	uint64_t *next = mem_word_alloc();
+	unsigned long long *wrong = cuda_host_alloc(sizeof(*wrong));
+	uint32_t n = WORDS, blocks = BLOCKS;
+	uint64_t rounds = 5;
+	cu_ptr dst = gpu_alloc(BLOCKS * WORDS * 8);
+	void *params[] = { &flag_word, &rounds, &dst, &n, &blocks, &next, &wrong };
+
+	gpu_case("counter: a planted early release is caught");
+	*wrong = 0;
+	gpu_fill(dst, BLOCKS * WORDS * 8, 3, 0);
+	gpu_launch(consumer, "consume", 1, 128, params);
+	add_u64(flag_word, 5);
+	MUST(gpu.lib->stream_sync(consumer));
+	CHECK(*wrong != 0);
+	gpu_figure("mirror_planted_release_seen", (double)*wrong, "wrong words");
+	MUST(gpu.free(dst));
+}
+
+/* A stream's own wait for "at least n" of a mirror. */
+static void stream_mirror_case(void)
+{
+	enum { VALUES = 100, IMM_STREAM = 11 };
+	struct cu_stream *stream = gpu_stream();
+	struct wimm_write wr = WIMM_WRITE_INIT;
+	uint64_t *mirror = mem_word_alloc();
+	uint64_t *passed = mem_word_alloc();
+	static uint64_t memory[2];
+	struct wimm_remote_mr *remote;
+	struct wimm_mr_desc desc;
+	uint64_t total;
+
+	gpu_case("counter: a stream waits for at least n of a mirror");
+	MUST(wimm_reg_mr(engine, memory, sizeof(memory), NULL, (struct wimm_mr **)&wr.src));
+	MUST(wimm_mr_get_desc(wr.src, &desc));
+	MUST(wimm_open_remote_mr(engine, &desc, &remote));
+	MUST(wimm_mirror_enable(engine, IMM_STREAM, mirror));
+	wr.dst = remote;
+	wr.len_bytes = 8;
+	wr.dst_offset_bytes = 8;
+	wr.imm = IMM_STREAM;
+	wr.flags = WIMM_IMM | WIMM_BLOCK;
+	for (uint64_t i = 1; i <= VALUES; i++) {
+		MUST(gpu.stream_wait64(stream, (cu_ptr)(uintptr_t)mirror, 3 * i, 0));
+		MUST(gpu.lib->stream_write64(stream, (cu_ptr)(uintptr_t)passed, i, 0));
+	}
+	for (uint64_t i = 1; i <= VALUES; i++) {
+		double limit = gpu_now_s() + 15;
+
+		for (int k = 0; k < 3; k++) {
+			CHECK(__atomic_load_n(passed, __ATOMIC_ACQUIRE) == i - 1);
+			MUST(wimm_submit_single_write(engine, &wr, NULL, NULL));
+		}
+		while (__atomic_load_n(passed, __ATOMIC_ACQUIRE) != i)
+			MUST(gpu_now_s() > limit);
+	}
+	MUST(wimm_mirror_disable(engine, IMM_STREAM, &total));
+	CHECK(total == 3 * VALUES);
+	MUST(wimm_close_remote_mr(engine, remote));
+}
+
 /* One kernel consumes values in order as the mirror of an immediate grows; another stream makes
  * what is written. */
 static void mirror_case(uint64_t rounds)
@@ -309,6 +374,8 @@ int main(int argc, char **argv)
 	graph_case();
 	many_case();
 	counter_case();
+	stream_mirror_case();
+	planted_case();
 	mirror_case(argc > 1 ? strtoull(argv[1], NULL, 0) : 1000000);
 	gpu_case(NULL);
 	MUST(wimm_engine_close(&engine));

@@ -114,8 +114,8 @@ void host_fetch_quiet(struct host_dev *dev, int device)
 
 	if (device < 0 || device >= MEM_CUDA_MAX_DEVICES)
 		return;
-	/* [M] with [N] in host_fetch_prepare(). Whatever was asked for in a stay that saw the key is in it
-	 * by now: prov_regions_remove() has waited for that stay. */
+	/* [M] with [N] in host_fetch_prepare(). Whatever was asked for in a stay that saw the key
+	 * is in it by now: prov_regions_remove() has waited for that stay. */
 	q = atomic_load_explicit(&dev->fetches[device], memory_order_acquire);
 	if (q)
 		cuda_queue_drain(q);
