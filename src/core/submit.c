@@ -314,28 +314,35 @@ wimm_status wimm_submit_single_write(struct wimm_engine *engine, const struct wi
 
 /* Eight at a time, in registers: what is checked is what was copied, whoever changes the caller's
  * array meanwhile. A long list is on its way the sooner. */
-typedef uint32_t indices8 __attribute__((vector_size(32), aligned(4), may_alias));
+typedef uint32_t indices4 __attribute__((vector_size(16), aligned(4), may_alias));
+
+/* One load each: a longer one that every x86-64 takes would be cut into eight. */
+static inline indices4 copy_four(uint32_t *to, const uint32_t *from, indices4 most)
+{
+	indices4 v = *(const volatile indices4 *)from;
+	indices4 more = (indices4)(v > most);
+
+	*(indices4 *)to = v;
+	return (v & more) | (most & ~more);
+}
 
 /* Returns the greatest. */
 static uint32_t copy_indices(uint32_t *to, const uint32_t *from, uint64_t count)
 {
-	indices8 most = { 0 };
+	indices4 most[2] = { { 0 }, { 0 } };
 	uint32_t max = 0;
 	uint64_t i = 0;
 
 	for (; i + 8 <= count; i += 8) {
-		indices8 v = *(const volatile indices8 *)(from + i);
-		indices8 more = (indices8)(v > most);
-
-		*(indices8 *)(to + i) = v;
-		most = (v & more) | (most & ~more);
+		most[0] = copy_four(to + i, from + i, most[0]);
+		most[1] = copy_four(to + i + 4, from + i + 4, most[1]);
 	}
 	for (; i < count; i++) {
 		to[i] = *(const volatile uint32_t *)(from + i);
 		max = to[i] > max ? to[i] : max;
 	}
 	for (int k = 0; k < 8; k++)
-		max = most[k] > max ? most[k] : max;
+		max = most[k / 4][k % 4] > max ? most[k / 4][k % 4] : max;
 	return max;
 }
 
