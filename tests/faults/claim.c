@@ -166,10 +166,53 @@ static void claim_of_ones_own_session_is_believed(void **state)
 	raw_end(again);
 }
 
+struct losses {
+	struct node *node;
+	uint32_t count;
+};
+
+static bool lost_so_many(void *arg)
+{
+	const struct losses *l = arg;
+
+	return node_events(l->node, WIMM_PEER_DOWN) == l->count;
+}
+
+/* Goal: of many peers that came and went the last ones are remembered, and the places of the others
+ * are free again. */
+static void lost_peers_beyond_those_remembered_give_back_their_places(void **state)
+{
+	enum { COMERS = 300 };
+	struct node *victim = node_open(64);
+	struct losses losses = { victim, COMERS };
+	struct raw *r = case_memory(sizeof(*r));
+	wimm_peer first = 0, last = 0;
+	struct wimm_error_info info;
+
+	(void)state;
+	for (uint32_t i = 0; i < COMERS; i++) {
+		raw_greet(r, &victim->addr);
+		raw_end(r);
+	}
+	assert_wait(lost_so_many, &losses);
+	gate_lock();
+	for (uint32_t i = 0; i < victim->event_count; i++) {
+		if (victim->event[i].kind != WIMM_PEER_DOWN)
+			continue;
+		first = first == 0 ? victim->event[i].peer : first;
+		last = victim->event[i].peer;
+	}
+	gate_unlock();
+	assert_status(wimm_peer_last_error(victim->engine, first, &info), WIMM_E_NOT_FOUND);
+	assert_ok(wimm_peer_last_error(victim->engine, last, &info));
+	assert_int_equal(stats_of(victim).peers_up, 0);
+}
+
 static const struct contract_case cases[] = {
 	CASE(claim_of_a_connected_peers_instance_is_refused),
 	CASE(claim_of_a_connected_peers_address_ends_no_session),
 	CASE(claim_of_a_peer_that_is_being_dialled_waits_for_its_address),
 	CASE(claim_of_ones_own_session_is_believed),
+	CASE(lost_peers_beyond_those_remembered_give_back_their_places),
 };
 GROUP(claim, cases);
