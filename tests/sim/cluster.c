@@ -239,6 +239,7 @@ static uint64_t node_now(void *context)
 
 static void open_engine(struct run *run, struct node *n)
 {
+	static const char job_key[] = "all engines of one world have it";
 	struct engine_env env = { .now_ns = node_now,
 		                  .clock_ctx = n,
 		                  .world = run->world,
@@ -259,6 +260,10 @@ static void open_engine(struct run *run, struct node *n)
 	opts.max_ops = chance(run, 30) ? 24 : 96;
 	opts.heartbeat_ms = 1;
 	opts.peer_timeout_ms = (uint32_t)(run->peer_timeout_ns / MS);
+	if (run->keyed) {
+		opts.job_key = job_key;
+		opts.job_key_bytes = sizeof(job_key) - 1;
+	}
 	opts.on_peer_event = on_peer_event;
 	opts.context = n;
 	st = engine_open_in(&opts, &env, &n->engine);

@@ -243,6 +243,9 @@ static void draw_settings(struct run *run)
 	set("split_bytes", draw(run, 4096, 16384));
 	set("post_batch", batches[draw(run, 0, 2)]);
 	run->peer_timeout_ns = draw(run, 4, 8) * MS;
+	run->keyed = auth_available() && chance(run, 20);
+	/* A build without keys has none to miss. */
+	run->stats.pattern[PATTERN_KEYED] += run->keyed || !auth_available();
 }
 
 static void draw_world(struct run *run)

@@ -162,7 +162,7 @@ struct node {
 struct run {
 	uint64_t seed;
 	struct rng rng;
-	bool verbose;
+	bool verbose, keyed; /* with a job key */
 	struct sim_world *world;
 	struct sim_cfg cfg;
 	uint32_t accepted; /* recs so far */

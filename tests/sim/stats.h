@@ -20,7 +20,8 @@
 	X(STREAM, "stream of writes past a waiting one")                                           \
 	X(LAZY, "program that makes progress seldom")                                              \
 	X(PLAIN, "message to whoever answers at an address")                                       \
-	X(SLOW_LINK, "slow link")
+	X(SLOW_LINK, "slow link")                                                                  \
+	X(KEYED, "job key")
 
 enum pattern {
 #define X(name, text) PATTERN_##name,
