@@ -5,6 +5,7 @@
 #include "core/gpu.h"
 #include "core/marks.h"
 #include "core/same_host.h"
+#include "core/session.h"
 #include "core/shard.h"
 #include "core/stage.h"
 
@@ -342,8 +343,12 @@ static void done_failed(struct worker *w, struct path *path, struct op *op,
 		op_fail(op, c->status, peer_id(p), "path %" PRIu32 " (local NIC %" PRIu32 "): %s",
 		        path->index, path->nic,
 		        c->text != NULL ? c->text : wimm_status_text(c->status));
-	if (marks_unsure(c) && path->state == PATH_UP)
+	if (path->state != PATH_UP)
+		return;
+	if (marks_unsure(c))
 		path_lost(w, path, c->status, c->vendor_code, c->text);
+	else if (p->doubt_id == 0) /* the path stays, but is there still somebody at its end? */
+		doubt_begin(w, p);
 }
 
 void post_progress(struct worker *w, struct op *op)
