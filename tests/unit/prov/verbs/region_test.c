@@ -48,6 +48,7 @@ static void region_with_strict_order_is_never_relaxed(void **state)
 		fake->saw_relaxed = false;
 		assert_ok(prov_verbs_ops.reg(s.dev, mem, sizeof(mem), flags[i], 0, &key, &error));
 		assert_int_equal(fake->saw_relaxed, (flags[i] & PROV_REG_STRICT_ORDER) == 0);
+		assert_int_equal(fake->access & 4, 0); /* IBV_ACCESS_REMOTE_READ */
 		prov_verbs_ops.dereg(s.dev, key);
 	}
 	side_close(&s);
