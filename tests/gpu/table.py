@@ -49,11 +49,11 @@ def read(text: str) -> Run:
 
 
 def at_least(least: float, unit: str) -> tuple[str, Callable[[float], bool]]:
-    return f">= {least:,g} {unit}", lambda value: value >= least
+    return f">= {least:,.10g} {unit}".strip(), lambda value: value >= least
 
 
 def at_most(most: float, unit: str) -> tuple[str, Callable[[float], bool]]:
-    return f"<= {most:,g} {unit}", lambda value: value <= most
+    return f"<= {most:,.10g} {unit}".strip(), lambda value: value <= most
 
 
 def ratio(run: Run, name: str, of: str) -> float:
