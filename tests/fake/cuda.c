@@ -190,7 +190,7 @@ static int ask(struct op op)
 
 	pthread_mutex_lock(&fake_lock);
 	if (op.kind == COPY || op.kind == KERNEL) {
-		fake_cuda_knobs.copies++;
+		(void)__atomic_add_fetch(&fake_cuda_knobs.copies, 1, __ATOMIC_RELAXED); /* polled */
 		code = fake_cuda_knobs.fail_copies;
 	}
 	if (op.kind == RECORD)

@@ -20,11 +20,16 @@ static void set_hold(int hold)
 		(void)fake->run();
 }
 
+static uint64_t copies(void)
+{
+	return __atomic_load_n(&fake->copies, __ATOMIC_RELAXED);
+}
+
 static bool has_asked(void *arg)
 {
 	uint64_t *before = arg;
 
-	return __atomic_load_n(&fake->copies, __ATOMIC_RELAXED) > *before;
+	return copies() > *before;
 }
 
 static void wait_asked(uint64_t before)
@@ -113,7 +118,7 @@ static void gpu_pull_is_counted_after_its_bytes(void **state)
 	open_pair("pull", "pull", &a, &b, &to);
 	assert_int_equal(write_one(&a, to, 0, 0, 64), 1);
 	assert_ok(wimm_forget_imm(b.engine, IMM, &count));
-	before = fake->copies;
+	before = copies();
 	set_hold(1);
 	wr = write_of(&a, to, 100000);
 	assert_ok(wimm_submit_single_write(a.engine, &wr, &on_done, NULL));
@@ -223,7 +228,7 @@ static void gpu_pull_that_is_cancelled_is_not_counted(void **state)
 	open_pair("pull", "pull", &a, &b, &to);
 	assert_int_equal(write_one(&a, to, 0, 0, 64), 1);
 	assert_ok(wimm_forget_imm(b.engine, IMM, &count));
-	before = fake->copies;
+	before = copies();
 	set_hold(1);
 	wr = write_of(&a, to, 100000);
 	assert_ok(wimm_submit_single_write(a.engine, &wr, &on_done, &op));
@@ -256,7 +261,7 @@ static void gpu_pull_into_a_region_that_ends_is_over_before_its_end(void **state
 	(void)state;
 	open_pair("pull", "pull", &a, &b, &to);
 	assert_int_equal(write_one(&a, to, 0, 0, 64), 1);
-	before = fake->copies;
+	before = copies();
 	set_hold(1);
 	wr = write_of(&a, to, 100000);
 	assert_ok(wimm_submit_single_write(a.engine, &wr, &on_done, &op));
@@ -371,11 +376,11 @@ static void gpu_offers_that_make_no_sense_cost_their_path(void **state)
 		open_pair("pull", "pull", &a, &b, &to);
 		assert_int_equal(write_one(&a, to, 0, 0, 64), 1);
 		assert_ok(wimm_forget_imm(b.engine, IMM, &count));
-		before = fake->copies;
+		before = copies();
 		worker_call(&a.engine->worker, offer_it, &plan);
 		if (!test_wait_until(path_is_gone, b.engine, TEST_DEADLINE_MS))
 			fail_msg("case %zu was taken", i);
-		assert_int_equal(fake->copies, before);
+		assert_int_equal(copies(), before);
 		assert_ok(wimm_poll_imm(b.engine, IMM, &count));
 		assert_int_equal(count, 0);
 		side_close(&a);
@@ -424,7 +429,7 @@ static void writer(int in, int out)
 	assert_ok(wimm_open_remote_mr(s.engine, &desc, &to));
 	wr = write_of(&s, to, 3 * PAGE);
 	while (read(in, &what, 1) == 1) {
-		uint64_t flag = 0, before = fake->copies;
+		uint64_t flag = 0, before = copies();
 		struct wimm_on_done on_done = { .flag = &flag };
 		int64_t st = 1;
 
@@ -457,7 +462,7 @@ static void reader(int in, int out)
 	talk(in, NULL, &what, 1);
 	set_hold(1);
 	{
-		uint64_t before = fake->copies;
+		uint64_t before = copies();
 
 		talk(out, &what, NULL, 1);
 		wait_asked(before);
@@ -576,7 +581,7 @@ static void gpu_pull_of_a_stopped_sender_is_fenced(void **state)
 	(void)state;
 	begin(&writers[1], true, &b);
 	worker_call(&b.engine->worker, first_peer, &peer);
-	before = fake->copies;
+	before = copies();
 	set_hold(1);
 	assert_int_equal(order(&writers[1], 'p'), 1);
 	wait_asked(before);
@@ -617,7 +622,7 @@ static void gpu_pull_survives_the_death_of_its_sender(void **state)
 		struct side b;
 
 		begin(&writers[i], true, &b);
-		before = fake->copies;
+		before = copies();
 		set_hold(i == 3);
 		assert_int_equal(order(&writers[i], 'p'), 1);
 		if (i == 3)
