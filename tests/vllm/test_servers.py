@@ -48,7 +48,11 @@ def check(service, wanted, numbers, during=None):
             assert isinstance(answer, (OSError, http.client.HTTPException)), answer
         else:
             assert answer == wanted[number], f"prompt {number}"
-    return sum(not isinstance(answer, Exception) for answer in answers)
+    problems = [answer for answer in answers if isinstance(answer, Exception)]
+    if problems:
+        print(f"{len(problems)} without an answer, one with {problems[0]!r}\n"
+              f"{service.decode.tail()}")
+    return len(answers) - len(problems)
 
 
 def no_block_is_lost(*servers):
