@@ -109,6 +109,7 @@ void cuda_queue_prepare(int device)
 		return;
 	(void)kernel_of(lib, device);
 	mem_cuda_leave(lib);
+	cuda_host_prepare();
 	mutex_lock(&lock);
 	if (!kept_word)
 		kept_word = mem_word_alloc(); /* with it its chunk stays pinned */

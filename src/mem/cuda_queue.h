@@ -58,5 +58,7 @@ void cuda_queue_drain(struct cuda_queue *q);
 /* Pinned memory of the host, from a store that keeps what comes back. Thread: any. NULL: none. */
 void *cuda_host_alloc(uint64_t len_bytes);
 void cuda_host_free(void *ptr);
+/* Pin some ahead of the first use. Thread: any. Blocks. */
+void cuda_host_prepare(void);
 
 #endif

@@ -25,13 +25,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { ROUNDS_MAX = 1000, IMM_RATE = 7, WIDE = 0, NARROW = 1, AFTER_ROUNDS = 10 };
+enum { ROUNDS_MAX = 1000, IMM_RATE = 7, WIDE = 0, NARROW = 1, AFTER_ROUNDS = 10, ONES = 30 };
 
 struct options {
 	uint32_t rounds;  /* sent on 64 SMs */
 	uint32_t alone;   /* of them, beside one where nothing is sent */
 	uint32_t narrow;  /* and one on 16 */
 	uint32_t prompts; /* whole ones, chunk by chunk */
+	uint32_t events;  /* rounds in which the card times the copies, too */
+	bool token_pages; /* pages of one token, and nothing is computed */
 };
 
 /* Times of one kind of round, in us. */
@@ -48,6 +50,7 @@ static struct wimm_kv_cache *cache;
 static struct wimm_mr *region;
 static cu_ptr pages, places;
 static uint32_t *order;
+static uint64_t group_units; /* 0: the library chooses */
 static unsigned long long *wrong;
 static pid_t child;
 static bool is_fake;
@@ -115,14 +118,16 @@ static void start_child(int fd)
 
 /* --- what both sides know --- */
 
-void kvl_page_order(const struct kvl_shape *s, int which, uint32_t *out)
+void kvl_page_order(const struct kvl_share *share, int which, uint32_t *out)
 {
+	const struct kvl_shape *s = &share->shape;
 	struct rng rng;
 
 	rng_init(&rng, 11 + (uint64_t)which);
 	for (uint32_t i = 0; i < kvl_pages(s); i++)
 		out[i] = i;
-	rng_shuffle_u32(&rng, out, kvl_pages(s));
+	if (!share->in_a_row)
+		rng_shuffle_u32(&rng, out, kvl_pages(s));
 }
 
 void kvl_layout(const struct kvl_shape *s, struct wimm_kv_layout *out)
@@ -151,6 +156,7 @@ static void on_counted(void *context, const struct wimm_kv_done *done)
 	uint64_t now_ns = clock_now_ns();
 
 	(void)context;
+	kvl_times_called();
 	counted = *done;
 	if (done->status != WIMM_OK)
 		printf("# the receiver: %s: %s\n", wimm_status_name(done->status), done->text);
@@ -167,6 +173,7 @@ static struct wimm_kv_receiver *receive(void)
 	opts.tokens = sh->shape.tokens;
 	opts.pages = order;
 	opts.page_count = kvl_pages(&sh->shape);
+	opts.group_units = group_units;
 	opts.deadline_us = KVL_PATIENCE_S * UINT64_C(1000000);
 	opts.fn = on_counted;
 	atomic_store(&counted_ns, 0);
@@ -219,8 +226,9 @@ static void add_times(struct times *t)
 	t->count++;
 }
 
-/* One round; t may be NULL. */
-static void round_of(enum kvl_command command, uint32_t side, uint32_t chunks, struct times *t)
+/* One round; t and steps may be NULL. */
+static void round_of(enum kvl_command command, uint32_t side, uint32_t chunks, struct times *t,
+                     struct kvl_steps *steps)
 {
 	struct wimm_kv_receiver *r = NULL;
 	uint64_t quiet = 0;
@@ -237,8 +245,10 @@ static void round_of(enum kvl_command command, uint32_t side, uint32_t chunks, s
 	if (command != KVL_ALONE) {
 		while (atomic_load(&counted_ns) == 0)
 			must_live(limit, "the receiver does not report");
-		if (counted.status != WIMM_OK || counted.immediates != expected())
+		if (counted.status != WIMM_OK || counted.immediates != wimm_kv_receiver_count(r))
 			give_up("a round has failed, or counted too few or too many");
+		if (steps)
+			kvl_times_add(steps, atomic_load(&counted_ns));
 		check_bytes();
 		MUST(wimm_kv_receiver_close(&r, &on_quiet));
 		while (wimm_flag_load(&quiet) == 0)
@@ -264,6 +274,26 @@ static double page_rate(uint32_t side, uint64_t len, uint64_t list_bytes, uint64
 	return sh->rate;
 }
 
+/* Lists of a layer's bytes, one at a time. */
+static void ones(uint32_t side, bool events, struct kvl_steps *steps)
+{
+	uint64_t count, before;
+
+	sh->side = side;
+	sh->page_len = kvl_page_bytes(&sh->shape) / 2;
+	sh->page_count = kvl_layer_bytes(&sh->shape) / sh->page_len;
+	sh->events = events;
+	MUST(wimm_forget_imm(engine, IMM_RATE, &before));
+	for (uint32_t i = 0; i < ONES; i++) {
+		ask(KVL_ONE);
+		wait_answer();
+		MUST(wimm_forget_imm(engine, IMM_RATE, &count));
+		if (i != 0) /* the first opens the way */
+			kvl_times_add(steps, clock_now_ns());
+	}
+	sh->events = false;
+}
+
 /* --- start --- */
 
 static void start(void)
@@ -277,17 +307,19 @@ static void start(void)
 
 	gpu_start();
 	is_fake = kvl_fake_install();
+	kvl_times_start(sh, false);
 	pages = gpu_alloc(bytes);
 	order = calloc(kvl_pages(&sh->shape), sizeof(*order));
 	pinned = cuda_host_alloc(kvl_pages(&sh->shape) * sizeof(*order));
 	wrong = cuda_host_alloc(sizeof(*wrong));
 	MUST(!order || !pinned || !wrong);
-	kvl_page_order(&sh->shape, 1, order);
+	kvl_page_order(sh, 1, order);
 	memcpy(pinned, order, kvl_pages(&sh->shape) * sizeof(*order));
 	places = (cu_ptr)(uintptr_t)pinned; /* the check reads it where it is */
 	opts.provider = "host";
 	opts.progress = WIMM_PROGRESS_THREADS;
 	MUST(wimm_engine_open(&opts, &engine));
+	kvl_times_of(engine);
 	MUST(wimm_reg_mr(engine, (void *)(uintptr_t)pages, bytes, NULL, &region));
 	MUST(wimm_mr_get_desc(region, &sh->desc));
 	kvl_layout(&sh->shape, &layout);
@@ -347,6 +379,7 @@ static void print_shape(void)
 struct results {
 	double rate16[KVL_SIDES], rate[KVL_SIDES]; /* GB/s: 16 KiB; this cache's pages */
 	struct times alone, sent[KVL_SIDES], prompt_alone, prompt, after;
+	struct kvl_steps one, one_events, steps[KVL_SIDES], events, prompt_steps;
 };
 
 static void print_rounds(struct results *r, double bytes_us)
@@ -411,9 +444,45 @@ static void print_results(struct results *r)
 	}
 	row("not hidden: whole cache after compute, p50",
 	    whole / p50(r->after.last, r->after.count) / 1e3, "GB/s", 0.9 * most, false);
+	kvl_times_print("the last layer", &r->steps[WIDE], false);
+	kvl_times_print("the last layer, timed by the card as well", &r->events, false);
+	kvl_times_print("the last layer, the narrow side", &r->steps[NARROW], false);
+	kvl_times_print("the last chunk's last layer", &r->prompt_steps, false);
+	kvl_times_print("a layer's list alone", &r->one, true);
+	kvl_times_print("a layer's list alone, timed by the card as well", &r->one_events, true);
 }
 
 /* --- main --- */
+
+/* The whole cache in pages of one token, by an immediate a piece and in groups. */
+static void run_token_pages(const struct options *o)
+{
+	static const uint64_t groups[] = { 1, 256, 4096, 0 };
+	static struct times t[sizeof(groups) / sizeof(groups[0])];
+	static struct kvl_steps steps[sizeof(groups) / sizeof(groups[0])];
+	const struct kvl_shape *s = &sh->shape;
+	double bytes = (double)kvl_layer_bytes(s) * s->layers;
+	char text[96];
+
+	round_of(KVL_AFTER, WIDE, 1, NULL, NULL); /* warms it up */
+	for (uint32_t i = 0; i < o->rounds; i++) {
+		for (size_t g = 0; g < sizeof(groups) / sizeof(groups[0]); g++) {
+			group_units = groups[g];
+			round_of(KVL_AFTER, WIDE, 1, &t[g], &steps[g]);
+		}
+	}
+	printf("\n| what | figure | target | |\n|---|---|---|---|\n");
+	for (size_t g = 0; g < sizeof(groups) / sizeof(groups[0]); g++) {
+		double us = p50(t[g].last, t[g].count);
+
+		(void)snprintf(text, sizeof(text),
+		               "a layer of pages of one token%s, groups of %" PRIu64 "%s",
+		               sh->in_a_row ? " in a row" : "", groups[g],
+		               groups[g] == 0 ? ": the library's choice" : "");
+		fact(text, us / s->layers, "us");
+		fact("  the same", bytes / us / 1e3, "GB/s");
+	}
+}
 
 static void run(const struct options *o)
 {
@@ -423,27 +492,33 @@ static void run(const struct options *o)
 	for (uint32_t side = 0; side < KVL_SIDES; side++) {
 		r.rate16[side] = page_rate(side, 16384, UINT64_C(512) * KVL_MIB, 10);
 		r.rate[side] = page_rate(side, kvl_page_bytes(s) / 2, kvl_layer_bytes(s), 40);
-		round_of(KVL_SEND, side, 1, NULL); /* warms it up */
+		round_of(KVL_SEND, side, 1, NULL, NULL); /* warms it up */
 		printf("# side of %u SMs is up: %.0f GB/s\n", sh->sms[side], r.rate[side]);
 		(void)fflush(stdout);
 	}
-	round_of(KVL_ALONE, WIDE, 1, NULL);
+	round_of(KVL_ALONE, WIDE, 1, NULL, NULL);
 	for (uint32_t i = 0; i < o->rounds; i++) {
 		if (o->alone != 0 && i % ((o->rounds + o->alone - 1) / o->alone) == 0)
-			round_of(KVL_ALONE, WIDE, 1, &r.alone);
+			round_of(KVL_ALONE, WIDE, 1, &r.alone, NULL);
 		if (o->narrow != 0 && i % ((o->rounds + o->narrow - 1) / o->narrow) == 0)
-			round_of(KVL_SEND, NARROW, 1, &r.sent[NARROW]);
-		round_of(KVL_SEND, WIDE, 1, &r.sent[WIDE]);
+			round_of(KVL_SEND, NARROW, 1, &r.sent[NARROW], &r.steps[NARROW]);
+		round_of(KVL_SEND, WIDE, 1, &r.sent[WIDE], &r.steps[WIDE]);
 		printf("# round %u: %.3f ms, last %.1f us\n", i,
 		       r.sent[WIDE].total[i < ROUNDS_MAX ? i : 0] / 1e3,
 		       r.sent[WIDE].last[i < ROUNDS_MAX ? i : 0]);
 		(void)fflush(stdout);
 	}
+	ones(WIDE, false, &r.one);
+	ones(WIDE, true, &r.one_events);
+	sh->events = true;
+	for (uint32_t i = 0; i < o->events; i++)
+		round_of(KVL_SEND, WIDE, 1, NULL, &r.events);
+	sh->events = false;
 	for (uint32_t i = 0; i < AFTER_ROUNDS; i++)
-		round_of(KVL_AFTER, WIDE, 1, &r.after);
+		round_of(KVL_AFTER, WIDE, 1, &r.after, NULL);
 	for (uint32_t i = 0; i < o->prompts; i++) {
-		round_of(KVL_ALONE, WIDE, s->tokens / s->chunk, &r.prompt_alone);
-		round_of(KVL_SEND, WIDE, s->tokens / s->chunk, &r.prompt);
+		round_of(KVL_ALONE, WIDE, s->tokens / s->chunk, &r.prompt_alone, NULL);
+		round_of(KVL_SEND, WIDE, s->tokens / s->chunk, &r.prompt, &r.prompt_steps);
 	}
 	print_results(&r);
 }
@@ -451,8 +526,9 @@ static void run(const struct options *o)
 static void usage(void)
 {
 	printf("kv_layers [--small] [--rounds N] [--alone N] [--narrow N] [--prompts N]\n"
-	       "          [--chunk TOKENS] [--layers N] [--cublas FILE|none] [--no-check]\n"
-	       "          [--set NAME=VALUE]...\n");
+	       "          [--events N] [--sms N] [--chunk TOKENS] [--layers N]\n"
+	       "          [--cublas FILE|none] [--no-check] [--token-pages]\n"
+	       "          [--in-a-row] [--set NAME=VALUE]...\n");
 	exit(2);
 }
 
@@ -474,10 +550,8 @@ static void set_all(void)
 		MUST(config_set(sh->setting[i][0], sh->setting[i][1]));
 }
 
-static void parse(int argc, char **argv, struct options *o)
+static void set_defaults(struct kvl_shape *s, struct options *o)
 {
-	struct kvl_shape *s = &sh->shape;
-
 	*s = (struct kvl_shape){ .layers = 80,
 		                 .tokens = 32768,
 		                 .chunk = 2048,
@@ -487,10 +561,17 @@ static void parse(int argc, char **argv, struct options *o)
 		                 .head_dim = 128,
 		                 .hidden = 8192,
 		                 .ffn = 28672 };
-	*o = (struct options){ .rounds = 20, .alone = 7, .narrow = 5, .prompts = 1 };
+	*o = (struct options){ .rounds = 20, .alone = 7, .narrow = 5, .prompts = 1, .events = 5 };
 	sh->sms[WIDE] = 64;
 	sh->sms[NARROW] = 16;
 	sh->check = true;
+}
+
+static void parse(int argc, char **argv, struct options *o)
+{
+	struct kvl_shape *s = &sh->shape;
+
+	set_defaults(s, o);
 	for (int i = 1; i < argc; i++) {
 		const char *name = argv[i];
 		const char *value = i + 1 < argc ? argv[i + 1] : "";
@@ -500,7 +581,20 @@ static void parse(int argc, char **argv, struct options *o)
 			s->layers = 4;
 			s->tokens = 1024;
 			s->chunk = 256;
-			*o = (struct options){ 3, 2, 2, 1 };
+			*o = (struct options){ .rounds = 3, .alone = 2, .narrow = 2, .prompts = 1,
+				               .events = 2 };
+			continue;
+		}
+		if (strcmp(name, "--token-pages") == 0) {
+			s->page_tokens = 1;
+			s->tokens = 15360;
+			s->chunk = 1024;
+			o->token_pages = true;
+			sh->check = false;
+			continue;
+		}
+		if (strcmp(name, "--in-a-row") == 0) {
+			sh->in_a_row = true;
 			continue;
 		}
 		if (strcmp(name, "--no-check") == 0) {
@@ -515,6 +609,10 @@ static void parse(int argc, char **argv, struct options *o)
 			o->narrow = number;
 		else if (strcmp(name, "--prompts") == 0)
 			o->prompts = number;
+		else if (strcmp(name, "--events") == 0)
+			o->events = number;
+		else if (strcmp(name, "--sms") == 0)
+			sh->sms[WIDE] = number;
 		else if (strcmp(name, "--chunk") == 0)
 			s->chunk = number;
 		else if (strcmp(name, "--layers") == 0)
@@ -566,7 +664,10 @@ int main(int argc, char **argv)
 		printf("# THE DRIVER IS A FAKE: it shows that the program works, its figures mean "
 		       "nothing\n");
 	print_shape();
-	run(&o);
+	if (o.token_pages)
+		run_token_pages(&o);
+	else
+		run(&o);
 	ask(KVL_END);
 	wait_answer();
 	(void)waitpid(child, &status, 0);

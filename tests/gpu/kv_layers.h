@@ -12,7 +12,7 @@
 
 #include <stdatomic.h>
 
-#define KVL_REQUEST_BYTES (1u << 16)
+#define KVL_REQUEST_BYTES (1u << 18)
 #define KVL_NAME_BYTES    32
 #define KVL_SETTINGS      8
 
@@ -47,7 +47,41 @@ enum kvl_command {
 	KVL_ALONE, /* the layers, nothing is sent */
 	KVL_SEND,  /* the layers, each sent when it is there */
 	KVL_AFTER, /* nothing is computed: the whole cache is there at once */
+	KVL_ONE,   /* lists of pages one by one, with a pause before each */
 	KVL_END,
+};
+
+/* Where the last layer has passed, in its order; then when threads were last woken. */
+enum kvl_mark {
+	KVL_STORED,
+	KVL_SEEN,
+	KVL_CALLED,
+	KVL_SUBMIT,
+	KVL_SUBMITTED,
+	KVL_STARTED,
+	KVL_ASKED,
+	KVL_LAUNCHED,
+	KVL_SIGNED,
+	KVL_RUNG,
+	KVL_COPIED,
+	KVL_ENTERED,
+	KVL_GOT,
+	KVL_COUNTED,
+	KVL_CALLBACK,
+	KVL_SENDER_WORKER_WOKE,
+	KVL_SENDER_CALLER_WOKE,
+	KVL_RECEIVER_WORKER_WOKE,
+	KVL_RECEIVER_CALLER_WOKE,
+	KVL_MARKS,
+};
+
+#define KVL_STEP_ROUNDS 1000
+
+struct kvl_steps {
+	uint32_t count;
+	uint64_t at[KVL_STEP_ROUNDS][KVL_MARKS];
+	double card_us[KVL_STEP_ROUNDS];
+	uint32_t mhz[KVL_STEP_ROUNDS], watts[KVL_STEP_ROUNDS];
 };
 
 /* Memory of both processes. */
@@ -69,7 +103,8 @@ struct kvl_share {
 	uint32_t side;
 	uint64_t seed;
 	uint32_t chunks; /* of the prompt's end; all of its pages go with the first where it is 1 */
-	uint64_t page_len, page_count, times; /* KVL_RATE */
+	uint64_t page_len, page_count, times; /* KVL_RATE, KVL_ONE */
+	bool in_a_row;                        /* pages lie in order on both sides */
 	uint64_t request_bytes;
 	uint8_t request[KVL_REQUEST_BYTES];
 
@@ -79,17 +114,33 @@ struct kvl_share {
 	uint64_t store_ns;    /* the CPU saw the last layer's store */
 	uint64_t sent_ns;     /* the sender's report */
 	uint64_t word_raw_ns; /* a round of kernel, spinning CPU, kernel: half of it */
+
+	_Atomic uint64_t mark[KVL_MARKS];
+	bool events;    /* the card times copies as well */
+	double card_us; /* the last one */
+	uint32_t card_mhz, card_watts;
 };
 
 /* --- kv_layers.c --- */
 /* Seconds after which a wait is given up. */
 #define KVL_PATIENCE_S 90
 /* The order of pages, the same in every process: 0 prefill's, 1 decode's. */
-void kvl_page_order(const struct kvl_shape *s, int which, uint32_t *out);
+void kvl_page_order(const struct kvl_share *share, int which, uint32_t *out);
 void kvl_layout(const struct kvl_shape *s, struct wimm_kv_layout *out);
 
 /* --- kv_layers_prefill.c --- */
 void kvl_prefill(struct kvl_share *share);
+
+/* --- kv_layers_times.c --- */
+void kvl_times_start(struct kvl_share *share, bool prefill);
+/* The engine whose threads are looked at from now on. */
+void kvl_times_of(struct wimm_engine *engine);
+/* Take the marks of a round that is over. */
+void kvl_times_add(struct kvl_steps *steps, uint64_t counted_ns);
+void kvl_times_called(void); /* by the receiver's callback */
+void kvl_times_print(const char *title, struct kvl_steps *steps, bool alone);
+double kvl_card_us(void);
+void kvl_card_state(uint32_t *out_mhz, uint32_t *out_watts);
 
 /* --- kv_layers_model.c --- */
 struct kvl_model;

@@ -66,6 +66,7 @@ static struct side *side_get(uint32_t i)
 	struct side *s = &sides[i];
 	char sms[16];
 
+	kvl_times_of(s->engine);
 	if (s->engine)
 		return s;
 	(void)snprintf(sms, sizeof(sms), "%u", sh->sms[i]);
@@ -81,6 +82,7 @@ static struct side *side_get(uint32_t i)
 	cache.messages = 8;
 	must_say(wimm_kv_cache_open(s->engine, &cache, &s->cache, &error), &error, "the cache");
 	MUST(wimm_kv_watch_open(s->cache, &s->watch));
+	kvl_times_of(s->engine);
 	return s;
 }
 
@@ -105,39 +107,73 @@ static void rate_run(struct side *s, struct wimm_paged_writes *wr, uint64_t *fla
 	}
 }
 
-static void do_rate(void)
+/* Shuffled pages all over both caches. */
+static uint32_t *rate_list(struct side *s, struct wimm_paged_writes *out)
 {
-	struct side *s = side_get(sh->side);
-	struct wimm_paged_writes wr = WIMM_PAGED_WRITES_INIT;
 	uint32_t *index = calloc(2 * sh->page_count, sizeof(*index));
-	uint64_t *flags = calloc(sh->times, sizeof(*flags));
 	struct rng rng;
-	double from;
 
-	MUST(index == NULL || flags == NULL);
+	MUST(index == NULL);
 	rng_init(&rng, 5);
 	for (uint64_t i = 0; i < sh->page_count; i++)
 		index[i] = index[sh->page_count + i] = (uint32_t)i;
 	rng_shuffle_u32(&rng, index, sh->page_count);
 	rng_shuffle_u32(&rng, index + sh->page_count, sh->page_count);
-	wr.src = s->region;
-	wr.dst = s->remote;
-	wr.page_len_bytes = sh->page_len;
-	wr.src_pages = (struct wimm_pages){
+	*out = (struct wimm_paged_writes)WIMM_PAGED_WRITES_INIT;
+	out->src = s->region;
+	out->dst = s->remote;
+	out->page_len_bytes = sh->page_len;
+	out->src_pages = (struct wimm_pages){
 		.indices = index,
 		.count = sh->page_count,
 		.stride_bytes = region_bytes() / sh->page_count / sh->page_len * sh->page_len,
 	};
-	wr.dst_pages = wr.src_pages;
-	wr.dst_pages.indices = index + sh->page_count;
-	wr.flags = WIMM_IMM;
-	wr.imm = IMM_RATE;
+	out->dst_pages = out->src_pages;
+	out->dst_pages.indices = index + sh->page_count;
+	out->flags = WIMM_IMM;
+	out->imm = IMM_RATE;
+	return index;
+}
+
+static void do_rate(void)
+{
+	struct side *s = side_get(sh->side);
+	struct wimm_paged_writes wr;
+	uint32_t *index = rate_list(s, &wr);
+	uint64_t *flags = calloc(sh->times, sizeof(*flags));
+	double from;
+
+	MUST(flags == NULL);
 	rate_run(s, &wr, flags); /* opens the way */
 	from = gpu_now_s();
 	rate_run(s, &wr, flags);
 	sh->rate = (double)(sh->page_len * sh->page_count * sh->times) / (gpu_now_s() - from) / 1e9;
 	free(index);
 	free(flags);
+}
+
+/* One list, when all has been quiet for a while. The decode side takes the marks. */
+static void do_one(void)
+{
+	struct side *s = side_get(sh->side);
+	struct wimm_paged_writes wr;
+	uint32_t *index = rate_list(s, &wr);
+	double from = gpu_now_s();
+	uint64_t flag = 0;
+	struct wimm_on_done on_done = { .flag = &flag };
+
+	while (gpu_now_s() < from + 14e-3)
+		plat_cpu_relax();
+	sh->store_ns = clock_now_ns();
+	MUST(wimm_submit_paged_writes(s->engine, &wr, &on_done, NULL));
+	while (wimm_flag_load(&flag) == 0) {
+		must_hurry(from + KVL_PATIENCE_S, "a list of pages");
+		plat_cpu_relax();
+	}
+	MUST(flag != 1);
+	sh->card_us = kvl_card_us();
+	kvl_card_state(&sh->card_mhz, &sh->card_watts);
+	free(index);
 }
 
 /* --- layers --- */
@@ -218,7 +254,9 @@ static void do_layers(void)
 		plat_cpu_relax();
 	}
 	sh->sent_ns = atomic_load(&sent_ns);
+	kvl_card_state(&sh->card_mhz, &sh->card_watts);
 	MUST(gpu.lib->stream_sync(gpu.stream));
+	sh->card_us = kvl_card_us();
 	if (sender) {
 		MUST(sent_status);
 		MUST(wimm_kv_sender_close(&sender));
@@ -276,10 +314,11 @@ static void start(void)
 
 	gpu_start();
 	is_fake = kvl_fake_install();
+	kvl_times_start(sh, true);
 	pages = gpu_alloc(region_bytes());
 	order = calloc(kvl_pages(&sh->shape), sizeof(*order));
 	MUST(order == NULL);
-	kvl_page_order(&sh->shape, 0, order);
+	kvl_page_order(sh, 0, order);
 	index = gpu_alloc(kvl_pages(&sh->shape) * sizeof(*order));
 	copy_order(index);
 	model = kvl_model_open(&sh->shape, pages, index, is_fake ? "none" : sh->cublas,
@@ -310,6 +349,9 @@ void kvl_prefill(struct kvl_share *share)
 		switch (sh->command) {
 		case KVL_RATE:
 			do_rate();
+			break;
+		case KVL_ONE:
+			do_one();
 			break;
 		case KVL_ALONE:
 		case KVL_SEND:
