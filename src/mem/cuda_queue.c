@@ -207,7 +207,7 @@ static wimm_status engine_copy(struct cuda_queue *q, uint64_t dst, uint64_t src,
 	return code == CU_OK ? WIMM_OK : fail(q, "a copy does not start", code);
 }
 
-/* *out_signed: the kernel writes the next ticket itself. */
+/* *out_signed: the kernel writes the next ticket itself. No pages: one warp, which finds so. */
 static wimm_status launch(struct cuda_queue *q, const struct cuda_pages *p, bool *out_signed)
 {
 	uint64_t units = (p->page_bytes + UNIT_BYTES - 1) / UNIT_BYTES;
@@ -233,8 +233,11 @@ static wimm_status launch(struct cuda_queue *q, const struct cuda_pages *p, bool
 	k.run_units = (uint32_t)run;
 	blocks = (total + run * WARPS - 1) / (run * WARPS);
 	blocks = blocks < q->sms ? blocks : q->sms;
-	*out_signed = !q->batch && total <= ONE_BLOCK_UNITS;
-	if (*out_signed) {
+	*out_signed = !q->batch && total != 0 && total <= ONE_BLOCK_UNITS;
+	if (total == 0) {
+		blocks = 1;
+		threads = 32;
+	} else if (*out_signed) {
 		blocks = 1;
 		threads = (uint32_t)total * 32;
 		k.done = (uint64_t)(uintptr_t)q->done;
@@ -321,6 +324,19 @@ wimm_status cuda_queue_end(struct cuda_queue *q, uint64_t *out_ticket)
 void cuda_queue_end_empty(struct cuda_queue *q)
 {
 	q->batch = false;
+}
+
+void cuda_queue_warm(struct cuda_queue *q)
+{
+	struct cuda_pages none = { .page_bytes = UNIT_BYTES };
+	const struct cuda_lib *lib;
+	bool is_signed;
+
+	if (!q->copy_pages || q->batch || enter(q, &lib) != WIMM_OK)
+		return;
+	if (launch(q, &none, &is_signed) == WIMM_OK)
+		(void)lib->stream_write64(q->stream, (cu_ptr)(uintptr_t)q->done, q->ticket, 0);
+	mem_cuda_leave(lib);
 }
 
 bool cuda_queue_done(const struct cuda_queue *q, uint64_t ticket)

@@ -46,6 +46,10 @@ WIMM_MUST_CHECK wimm_status cuda_queue_end(struct cuda_queue *q, uint64_t *out_t
 /* Instead, where nothing was asked for. */
 void cuda_queue_end_empty(struct cuda_queue *q);
 
+/* A copy is to be asked for soon: after a pause the driver's part of it takes 30 us longer. Does
+ * all of it but for the copying. */
+void cuda_queue_warm(struct cuda_queue *q);
+
 /* Whether that one, and with it all before it, has ended: then the bytes are there, for any reader
  * of this process and for work of the card that is launched from now on. */
 bool cuda_queue_done(const struct cuda_queue *q, uint64_t ticket);

@@ -246,11 +246,16 @@ struct prov_ops {
 	/* Descriptor that polls readable when poll() would find something, once arm() said true. */
 	int (*fd)(const struct prov_dev *dev);
 	bool (*arm)(struct prov_dev *dev); /* false: there is something to do already */
+	/* Something is to be posted soon where something was posted lately: what that takes can be
+	 * brought into the caches. Called a few times before it; nothing comes of it. */
+	void (*warm)(struct prov_dev *dev);
 };
 
 /* regions.c: what providers without caps.gpu_direct have in the two entries. */
 uint32_t prov_post_pages_none(struct prov_path *path, const struct prov_pages *pages);
 void prov_forget_none(struct prov_path *path, uint64_t remote_key);
+/* Of providers that have nothing to warm. */
+void prov_warm_none(struct prov_dev *dev);
 
 /* registry.c: the providers of this build, by name. NULL: none of that name. */
 const struct prov_ops *prov_find(const char *name);

@@ -159,3 +159,8 @@ void prov_forget_none(struct prov_path *path, uint64_t remote_key)
 	(void)path;
 	(void)remote_key;
 }
+
+void prov_warm_none(struct prov_dev *dev)
+{
+	(void)dev;
+}

@@ -182,6 +182,14 @@ bool host_op_arm(struct prov_dev *dev_)
 	return true;
 }
 
+void host_op_warm(struct prov_dev *dev_)
+{
+	struct host_dev *dev = (struct host_dev *)dev_;
+
+	LIST_FOR_EACH(it, &dev->hot)
+		host_gpu_warm(LIST_ENTRY(it, struct host_path, hot));
+}
+
 /* What is to be expected; each path finds out for itself. */
 static void fill_note(const struct host_dev *dev, struct prov_caps *caps)
 {

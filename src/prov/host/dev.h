@@ -79,5 +79,6 @@ uint32_t host_op_poll(struct prov_dev *dev, uint64_t now_ns, struct prov_cqe *ou
 uint64_t host_op_next_ns(const struct prov_dev *dev);
 int host_op_fd(const struct prov_dev *dev);
 bool host_op_arm(struct prov_dev *dev);
+void host_op_warm(struct prov_dev *dev);
 
 #endif

@@ -12,6 +12,7 @@
 enum {
 	AHEAD_REQS = 256,            /* under way at once */
 	LOOK_NS = 1000000,           /* between two looks for a fault of the device */
+	LATELY_NS = 1000000000,      /* a path that copied then may do so again */
 };
 #define AHEAD_BYTES (UINT64_C(1) << 30)
 
@@ -31,8 +32,8 @@ struct host_gpu {
 	uint64_t bytes;  /* under way, about */
 	bool is_unsigned; /* copies were asked for that no ticket stands for yet */
 	bool inside;     /* `writing` is odd: see share.h */
-	bool told;       /* the peer has been rung since */
 	uint64_t look_ns;
+	uint64_t start_ns; /* of the last copy */
 	struct host_gpu_req req[HOST_POST_DEPTH];
 };
 
@@ -241,15 +242,18 @@ static bool start(struct host_path *path, uint32_t pos)
 		return false;
 	if (!g->inside) {
 		g->inside = true;
-		g->told = false;
 		if (!host_maps_enter(&path->maps, path->tx.lane)) {
 			leave(path);
 			host_maps_flush(&path->maps);
 			prov_obj_ready(&path->obj); /* ask anew */
 			return false;
 		}
+		/* It wakes up while this card copies: that takes longer than all that is done
+		 * here. */
+		host_path_ring(path);
 	}
 	g->is_unsigned = true;
+	g->start_ns = path->obj.loop->now_ns;
 	if (ask(path, req, gpu_req(g, pos), map) != WIMM_OK)
 		return fail(path, WIMM_E_PATH_LOST, cuda_queue_error(g->queue));
 	g->bytes += gpu_req(g, pos)->bytes;
@@ -308,13 +312,18 @@ static bool start_ahead(struct host_path *path)
 		if (!batch && g->queue && g->next != tx->tail)
 			break; /* the rest together, at the next turn */
 	}
-	if (path->failed || (batch && !sign(path, first)))
+	if (path->failed)
 		return false;
-	/* While the card copies the peer wakes up. */
-	if (g->inside && !g->told)
-		host_path_ring(path);
-	g->told = true;
-	return true;
+	return !batch || sign(path, first);
+}
+
+void host_gpu_warm(struct host_path *path)
+{
+	struct host_gpu *g = path->gpu;
+
+	if (g && g->queue && !path->failed && quiet(g) &&
+	    path->obj.loop->now_ns - g->start_ns < LATELY_NS)
+		cuda_queue_warm(g->queue);
 }
 
 /* What was given has been taken back: begin again with what is not published. */

@@ -34,6 +34,8 @@ int host_gpu_device(const struct host_dev *dev, uint64_t key);
 bool host_gpu_step(struct host_path *path);
 /* The request at `send` as an offer to the peer's card. False: no room now. */
 bool host_gpu_offer(struct host_path *path, struct host_req *req);
+/* Something is to be copied soon. */
+void host_gpu_warm(struct host_path *path);
 /* Wait until nothing of this path's is being read or written by the card; a few milliseconds. */
 void host_gpu_drain(struct host_path *path);
 void host_gpu_fini(struct host_path *path);

@@ -109,4 +109,5 @@ const struct prov_ops prov_host_ops = {
 	.next_ns = host_op_next_ns,
 	.fd = host_op_fd,
 	.arm = host_op_arm,
+	.warm = host_op_warm,
 };

@@ -27,4 +27,5 @@ const struct prov_ops prov_sim_ops = {
 	.next_ns = sim_cq_next_ns,
 	.fd = sim_cq_fd,
 	.arm = sim_cq_arm,
+	.warm = prov_warm_none,
 };

@@ -65,4 +65,5 @@ const struct prov_ops prov_tcp_ops = {
 	.next_ns = tcp_op_next_ns,
 	.fd = tcp_op_fd,
 	.arm = tcp_op_arm,
+	.warm = prov_warm_none,
 };

@@ -45,4 +45,5 @@ const struct prov_ops prov_verbs_ops = {
 	.next_ns = verbs_op_next_ns,
 	.fd = verbs_op_fd,
 	.arm = verbs_op_arm,
+	.warm = prov_warm_none,
 };

@@ -44,6 +44,29 @@ static void queue_copy_under_way_is_not_done_before_it_has_run(void **state)
 	cuda_queue_close(q);
 }
 
+static void queue_warmed_up_calls_nothing_done(void **state)
+{
+	/* Goal: the card is asked for a kernel that does nothing, and no ticket comes of it. */
+	struct cuda_queue *q = open_queue();
+	uint64_t dev = fake->alloc(BYTES, 0);
+	uint64_t a, launches;
+
+	(void)state;
+	memset(fake->shadow(dev), 5, BYTES);
+	__atomic_store_n(&fake->hold, 1, __ATOMIC_RELEASE);
+	assert_ok(cuda_queue_copy(q, dev + PAGE, dev, PAGE, &a));
+	launches = fake->launches;
+	cuda_queue_warm(q);
+	assert_int_equal(fake->launches, launches + (kernels_image() ? 1 : 0));
+	assert_false(cuda_queue_done(q, a));
+	__atomic_store_n(&fake->hold, 0, __ATOMIC_RELEASE);
+	(void)fake->run();
+	assert_true(cuda_queue_done(q, a));
+	assert_false(cuda_queue_done(q, a + 1));
+	fake->free(dev);
+	cuda_queue_close(q);
+}
+
 static void queue_pages_land_where_their_indices_say(void **state)
 {
 	/* Goal: a list of pages takes one launch where there are kernels, and each page arrives. */
@@ -126,6 +149,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(queue_copy_under_way_is_not_done_before_it_has_run),
+		cmocka_unit_test(queue_warmed_up_calls_nothing_done),
 		cmocka_unit_test(queue_pages_land_where_their_indices_say),
 		cmocka_unit_test(queue_batch_has_one_ticket_for_all),
 		cmocka_unit_test(queue_failure_of_the_device_stays),
