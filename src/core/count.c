@@ -60,6 +60,10 @@ static void add(struct worker *w, struct peer *p, uint32_t imm, uint32_t count) 
 
 	list_init(&fired);
 	STAT_ADD(w, imms_received, count);
+	if (w->now_ns - w->arrivals.seen_ns >= RHYTHM_MIN_NS) {
+		rhythm_note(&w->arrivals, w->now_ns);
+		deliver_came(w->engine, w->now_ns);
+	}
 	st = imm_arrived(w->imms, p->slot, imm, count, &fired);
 	if (st == WIMM_OK)
 		mirror_arrived(w, imm, count);

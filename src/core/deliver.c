@@ -8,6 +8,9 @@
 /* For two processes with a worker and a callback thread each. */
 #define SPIN_CPUS_MIN 4
 
+/* What follows from a change or an arrival: a callback, what it posts, the end of that. */
+#define FOLLOWS_NS 500000
+
 /* The engines whose callbacks this thread is in, the innermost first: a callback of one may drive
  * another, whose callback may call the first again. */
 struct nesting {
@@ -69,6 +72,17 @@ void deliver_soon(struct wimm_engine *engine, uint64_t until_ns)
 	wake_signal(&engine->delivery_wake);
 	if (!plat_thread_is_self(&engine->worker.thread))
 		wake_signal(&engine->worker.wake);
+}
+
+void deliver_came(struct wimm_engine *engine, uint64_t now_ns)
+{
+	uint64_t old = atomic_load_explicit(&engine->soon_ns, memory_order_relaxed);
+
+	/* A later hint may be lost with this one: it is told again, or costs a wake-up. */
+	if (old > now_ns + FOLLOWS_NS)
+		(void)atomic_compare_exchange_strong_explicit(
+			&engine->soon_ns, &old, now_ns + FOLLOWS_NS, memory_order_relaxed,
+			memory_order_relaxed);
 }
 
 static bool armed(const struct wimm_engine *engine)

@@ -38,6 +38,7 @@ struct wimm_engine {
 	struct plat_thread callback_thread;
 	_Atomic uint32_t callback_stop;
 	_Atomic uint64_t soon_ns; /* until then neither it nor the worker sleeps: deliver_soon() */
+	_Atomic uint64_t post_soon_ns; /* until then a callback may post: a watched word is due */
 	_Atomic uint32_t may_spin; /* there are CPUs enough */
 
 	/* Guarded by `lock`: registration, watchers, groups, streams. */
@@ -77,6 +78,8 @@ uint32_t deliver_run(struct wimm_engine *engine, uint32_t max);
 /* A callback is to be expected before until_ns: worker and callback thread wake up and spin, so
  * that what comes need not wait for them. Where there are few CPUs it does nothing. Thread: any. */
 void deliver_soon(struct wimm_engine *engine, uint64_t until_ns);
+/* It came: stay awake for what follows from it, but no longer. Thread: any. */
+void deliver_came(struct wimm_engine *engine, uint64_t now_ns);
 static inline uint64_t deliver_soon_ns(const struct wimm_engine *engine)
 {
 	return atomic_load_explicit(&engine->soon_ns, memory_order_relaxed); /* a hint */

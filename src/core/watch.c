@@ -8,6 +8,7 @@
 #include "core/engine.h"
 #include "core/error_text.h"
 #include "core/gpu_word.h"
+#include "core/rhythm.h"
 #include "mem/word.h"
 #include "plat/clock.h"
 
@@ -17,11 +18,6 @@
 
 /* Between two looks at words that have not changed for watch_spin_us. */
 #define PAUSE_NS 50000
-/* A word that has changed twice, so far apart, is looked for once more after the same time: layers
- * of a model come in a rhythm. EARLY beside an eighth of it covers a pause that lasts too long. */
-#define RHYTHM_MIN_NS   50000
-#define RHYTHM_MAX_NS   1000000000
-#define RHYTHM_EARLY_NS 200000
 /* Changes that a callback makes to its own word while the engine closes are reported so often. */
 #define LAST_REPORTS_MAX 64
 
@@ -37,10 +33,9 @@ struct wimm_uvm_watcher {
 	wimm_watch_fn fn;
 	void *context;
 	uint32_t slot;
-	uint64_t seen;    /* the looker's: last value handed over, */
-	uint64_t seen_ns; /* when it was found, */
-	uint64_t gap_ns;  /* and how long after the one before */
-	uint64_t told;    /* the callback thread's: last value reported */
+	uint64_t seen; /* the looker's: last value handed over, */
+	struct rhythm rhythm; /* and when it was found */
+	uint64_t told; /* the callback thread's: last value reported */
 };
 
 /* Asked after the word was read: whoever disarms and then changes the word sees to it that this
@@ -121,22 +116,9 @@ static bool look(struct wimm_uvm_watcher *wa, uint64_t now_ns)
 	    atomic_exchange_explicit(&wa->queued, 1, memory_order_seq_cst) != 0)
 		return false;
 	wa->seen = now;
-	wa->gap_ns = now_ns - wa->seen_ns;
-	wa->seen_ns = now_ns;
+	rhythm_note(&wa->rhythm, now_ns);
 	queue_up(wa);
 	return true;
-}
-
-/* Until when the next change of a word is to be expected; 0: not now. */
-static uint64_t due_until(const struct wimm_uvm_watcher *wa, uint64_t now_ns)
-{
-	uint64_t gap = wa->gap_ns;
-
-	if (gap < RHYTHM_MIN_NS || gap > RHYTHM_MAX_NS ||
-	    now_ns + gap / 8 + RHYTHM_EARLY_NS < wa->seen_ns + gap ||
-	    now_ns > wa->seen_ns + gap + gap / 4 || !is_armed(wa))
-		return 0;
-	return wa->seen_ns + gap + gap / 4;
 }
 
 /* *out_due: until when a change of any word is to be expected. */
@@ -154,7 +136,8 @@ static uint32_t look_all(struct watch_set *s, uint64_t now_ns, uint64_t *out_due
 		if (wa == NULL)
 			continue;
 		changed += look(wa, now_ns);
-		due = due_until(wa, now_ns);
+		due = rhythm_until(&wa->rhythm, now_ns);
+		due = due != 0 && is_armed(wa) ? due : 0;
 		*out_due = due > *out_due ? due : *out_due;
 	}
 	/* Release, with the acquire in wait_passed(): this round is over. */
@@ -177,9 +160,13 @@ static void watch_main(void *arg)
 		now_ns = clock_now_ns();
 		if (look_all(s, now_ns, &due_ns) != 0) {
 			changed_ns = now_ns;
+			told_ns = 0;
+			atomic_store_explicit(&engine->post_soon_ns, 0, memory_order_relaxed);
+			deliver_came(engine, now_ns);
 			continue;
 		}
 		if (due_ns > told_ns) { /* those who will have to do with it are awake then */
+			atomic_store_explicit(&engine->post_soon_ns, due_ns, memory_order_relaxed);
 			deliver_soon(engine, due_ns);
 			told_ns = due_ns;
 		}

@@ -34,6 +34,8 @@ struct call {
 /* What has woken a worker may lead to a callback: so long its thread spins, rather than to be woken
  * after it. */
 #define WOKEN_NS 300000u
+/* Between two times that devices are warmed while something is to be posted soon. */
+#define WARM_NS 250000u
 /* Pause of a worker whose provider has no descriptor to sleep on: doubled from MIN to MAX. */
 #define PAUSE_MIN_NS 20000u
 #define PAUSE_MAX_NS 1000000u
@@ -433,6 +435,30 @@ void worker_arm(struct worker *w, bool may_sleep)
 		wake_signal_always(&w->wake);
 }
 
+/* Whether immediates come in a rhythm, and the worker may be awake for the next. */
+static bool expects(const struct worker *w) ON_WORKER
+{
+	return w->own_threads && rhythm_is_steady(&w->arrivals) &&
+	       atomic_load_explicit(&w->engine->may_spin, memory_order_relaxed) != 0;
+}
+
+/* Be ready for what is due. */
+static void look_ahead(struct worker *w, uint64_t now_ns) ON_WORKER
+{
+	uint64_t until_ns = rhythm_until(&w->arrivals, now_ns);
+
+	if (until_ns > w->told_ns && expects(w)) {
+		deliver_soon(w->engine, until_ns);
+		w->told_ns = until_ns;
+	}
+	if (now_ns < w->warm_ns ||
+	    now_ns >= atomic_load_explicit(&w->engine->post_soon_ns, memory_order_relaxed))
+		return;
+	w->warm_ns = now_ns + WARM_NS;
+	for (uint32_t i = 0; i < w->dev_count; i++)
+		w->nic[i].ops->warm(w->nic[i].dev);
+}
+
 void worker_wait(struct worker *w, uint64_t deadline_ns)
 {
 	uint64_t next = worker_next_ns(w);
@@ -443,6 +469,8 @@ void worker_wait(struct worker *w, uint64_t deadline_ns)
 
 	if (deadline_ns < next)
 		next = deadline_ns;
+	if (expects(w) && rhythm_from(&w->arrivals) > now && rhythm_from(&w->arrivals) < next)
+		next = rhythm_from(&w->arrivals);
 	if (!w->all_have_fd) {
 		w->pause_ns = w->pause_ns * 2 < PAUSE_MAX_NS ? w->pause_ns * 2 : PAUSE_MAX_NS;
 		if (clock_deadline_ns(now, w->pause_ns) < next)
@@ -489,6 +517,7 @@ static void worker_main(void *arg)
 			w->pause_ns = PAUSE_MIN_NS / 2;
 			continue;
 		}
+		look_ahead(w, now);
 		if (w->busy_poll)
 			continue;
 		if (idle_since == 0)

@@ -8,6 +8,7 @@
 
 #include "core/peer.h"
 #include "core/post.h"
+#include "core/rhythm.h"
 #include "core/stats.h"
 #include "core/timers.h"
 #include "mem/cuda_queue.h"
@@ -90,6 +91,9 @@ struct worker {
 	uint64_t hello_attempt OWNED; /* hellos sent */
 	uint64_t next_id OWNED;         /* retire and confirm requests */
 	struct rng rng OWNED;           /* nonces; seeded by the environment */
+	struct rhythm arrivals OWNED;   /* of immediates */
+	uint64_t told_ns OWNED;         /* until when one was said to be expected */
+	uint64_t warm_ns OWNED;         /* when the devices are warmed next */
 	uint64_t pause_ns OWNED;        /* of a worker that cannot sleep on a descriptor */
 	uint32_t endings OWNED;            /* peers with an ending_step that are not down yet */
 	uint64_t endings_ns OWNED;      /* when to look at them next */
