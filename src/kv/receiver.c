@@ -6,6 +6,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include <wimm/cuda.h>
+
 #define TOKENS_MAX (UINT64_C(1) << 40)
 
 #define GROUP_UNITS            256 /* few enough to leave with their chunk */
@@ -480,11 +482,26 @@ static struct wimm_kv_receiver *receiver_alloc(struct wimm_kv_cache *cache,
 	return r;
 }
 
+/* Whether prefill's card writes here by itself: then a list of pages is one launch and one entry,
+ * however many immediates it stands for. That is provider host, whose peers are all of this
+ * machine; over a NIC, or staged, a page is a request. */
+static bool is_by_card(const struct wimm_kv_cache *cache)
+{
+	char text[WIMM_NET_ADDR_MAX_TEXT];
+	struct wimm_net_addr addr;
+
+	return wimm_mr_cuda_device(cache->region) >= 0 &&
+	       wimm_main_address(cache->engine, &addr) == WIMM_OK &&
+	       wimm_net_addr_to_string(&addr, text, sizeof(text)) == WIMM_OK &&
+	       strncmp(text, "host:", 5) == 0;
+}
+
 /* Where nobody asks for a group: an immediate for each piece costs its request, beside the
  * time of its bytes. That is worth saving where pages are small and most of them have their
  * neighbour beside them here (docs/decisions/0013-groups-of-units.md has the measurements). Few
  * pages stay as they are: they take no time, and can go over another NIC one by one. */
-static uint64_t choose_group(const struct wimm_kv_layout *prefill, const struct wimm_kv_layout *own,
+static uint64_t choose_group(const struct wimm_kv_layout *prefill,
+                             const struct wimm_kv_cache *cache,
                              const struct wimm_kv_receive_opts *o)
 {
 	struct kv_map_step step = { 0 };
@@ -493,8 +510,8 @@ static uint64_t choose_group(const struct wimm_kv_layout *prefill, const struct 
 
 	if (o->group_units != 0)
 		return o->group_units;
-	if (o->page_count < GROUP_UNITS || !kv_map_next(prefill, own, &step, &s) ||
-	    s.piece_bytes >= GROUP_PIECE_BYTES_MOST)
+	if (o->page_count < GROUP_UNITS || !kv_map_next(prefill, &cache->layout, &step, &s) ||
+	    s.piece_bytes >= GROUP_PIECE_BYTES_MOST || is_by_card(cache))
 		return 1;
 	for (uint64_t i = 1; i < o->page_count; i++)
 		in_row += o->pages[i] - o->pages[i - 1] == 1;
@@ -521,7 +538,7 @@ wimm_status wimm_kv_receiver_open(struct wimm_kv_cache *cache, const struct wimm
 	st = wimm_kv_compare(prefill, &cache->layout, error);
 	if (st != WIMM_OK)
 		return st;
-	group = choose_group(prefill, &cache->layout, o);
+	group = choose_group(prefill, cache, o);
 	units = kv_map_units(prefill, &cache->layout, o->first_token, o->tokens);
 	st = wimm_kv_count(prefill, &cache->layout, kv_map_groups(&units, group), o->tail,
 	                   WIMM_KV_ALL_RANKS, &count, error);
