@@ -56,9 +56,15 @@ bool doubt_holds(struct op *op)
 
 static void doubt_end(struct worker *w, struct peer *p) ON_WORKER
 {
+	struct list held;
+
 	p->doubt_id = 0;
-	while (!list_empty(&p->doubts))
-		post_maybe_settle(w, LIST_ENTRY(list_pop_front(&p->doubts), struct op, wait_link));
+	/* Those of before: the end of one may be what shows that the peer is going, and then the
+	 * next is held again. */
+	list_init(&held);
+	list_splice_back(&held, &p->doubts);
+	while (!list_empty(&held))
+		post_maybe_settle(w, LIST_ENTRY(list_pop_front(&held), struct op, wait_link));
 }
 
 void doubt_peer_down(struct worker *w, struct peer *p)
