@@ -12,13 +12,19 @@ from wimm.operation import Operation
 
 WAIT = 30
 
+WORDS_OF_C = "kernels of C programs; Python's take the address of a watcher in the host's memory"
 # Functions of the library that the package does not call, each with the reason.
 NOT_CALLED = {
+    "wimm_alloc_gpu_watcher": WORDS_OF_C,
+    "wimm_alloc_gpu_word": WORDS_OF_C,
     "wimm_flag_load": "operations are futures; nothing is waited for by a flag",
+    "wimm_free_gpu_word": WORDS_OF_C,
+    "wimm_gpu_word_store": WORDS_OF_C,
     "wimm_mr_len_bytes": "Region.length is what was registered",
     "wimm_status_name": "Status has the names, generated from the same table",
     "wimm_status_scope": "so has Error.scope",
     "wimm_status_text": "so has Error.text",
+    "wimm_uvm_watcher_gpu_word": WORDS_OF_C,
 }
 
 
