@@ -339,6 +339,11 @@ bool patterns_rest(const struct run *run, uint32_t node)
 	return s->on && s->from == node && run_now(run) < s->last_ns + US;
 }
 
+uint64_t patterns_rest_end_ns(void)
+{
+	return patterns.stream.last_ns + US;
+}
+
 /* Requests of the victim that were posted so far. */
 static uint64_t victim_posted(struct run *run, const struct stream *s)
 {

@@ -163,10 +163,12 @@ static uint64_t next_ns(struct run *run) LOOKS_INSIDE
 		struct node *n = &run->node[i];
 		uint64_t own;
 
-		if (!n->engine || n->frozen || n->closing || patterns_rest(run, i))
+		if (!n->engine || n->frozen || n->closing)
 			continue;
 		own = worker_next_ns(&n->engine->worker);
-		if (rests(run, n) && (own < n->turn_ns || awake(run, n)))
+		if (patterns_rest(run, i))
+			own = patterns_rest_end_ns();
+		else if (rests(run, n) && (own < n->turn_ns || awake(run, n)))
 			own = n->turn_ns;
 		if (own < next)
 			next = own;
