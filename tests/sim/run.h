@@ -288,10 +288,8 @@ uint32_t any_node(struct run *run);
 void patterns_plan(struct run *run);
 void patterns_end(struct run *run);                 /* no new rounds */
 bool patterns_turn(struct run *run, uint32_t node); /* before a node's turn; false: not now */
-/* The node has had its turn at this moment and takes none more. */
-bool patterns_rest(const struct run *run, uint32_t node);
-/* When the one that rests goes on, also while another's turn is under way. */
-uint64_t patterns_rest_end_ns(void);
+bool patterns_rest(const struct run *run, uint32_t node); /* it has had its turn for now */
+uint64_t patterns_rest_end_ns(void);                      /* when that one goes on */
 void patterns_node_down(struct run *run, uint32_t node);
 void patterns_handle_closed(uint32_t node); /* its barriers may stand on it: no more rounds */
 void faults_plan(struct run *run);
