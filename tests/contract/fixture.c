@@ -94,6 +94,26 @@ uint32_t node_events(struct node *n, wimm_peer_event_kind kind)
 	return count;
 }
 
+struct event_goal {
+	struct node *node;
+	wimm_peer_event_kind kind;
+	uint32_t count;
+};
+
+static bool events_are(void *arg)
+{
+	struct event_goal *g = arg;
+
+	return node_events(g->node, g->kind) >= g->count;
+}
+
+void node_wait_events(struct node *n, wimm_peer_event_kind kind, uint32_t count)
+{
+	struct event_goal g = { n, kind, count };
+
+	assert_wait(events_are, &g);
+}
+
 void *case_memory(size_t bytes)
 {
 	struct case_block *b = calloc(1, sizeof(*b) + bytes);

@@ -121,6 +121,8 @@ void node_done(struct node *n);
 void node_forget(struct node *n);
 /* How many events of a kind the node has seen. */
 uint32_t node_events(struct node *n, wimm_peer_event_kind kind);
+/* Wait until it has seen so many. */
+void node_wait_events(struct node *n, wimm_peer_event_kind kind, uint32_t count);
 /* The peer handle for `to` at `from`. */
 struct wimm_remote_mr *remote_of(struct node *from, const struct node *to);
 wimm_peer peer_of(struct node *from, const struct node *to);

@@ -24,26 +24,6 @@ static bool byte_is(void *arg)
 	return __atomic_load_n(g->at, __ATOMIC_ACQUIRE) == g->value;
 }
 
-struct event_goal {
-	struct node *node;
-	wimm_peer_event_kind kind;
-	uint32_t count;
-};
-
-static bool events_are(void *arg)
-{
-	struct event_goal *g = arg;
-
-	return node_events(g->node, g->kind) >= g->count;
-}
-
-static void wait_events(struct node *n, wimm_peer_event_kind kind, uint32_t count)
-{
-	struct event_goal g = { n, kind, count };
-
-	assert_wait(events_are, &g);
-}
-
 static bool nobody_is_up(void *arg)
 {
 	return stats_of(arg).peers_up == 0;
@@ -160,7 +140,7 @@ static void lose_in_mid_transfer(void (*lose)(struct puppet *b))
 			result_is(r[i], WIMM_E_PEER_LOST);
 	}
 	assert_true(done < PAGES || nics_go_on());
-	wait_events(a, WIMM_PEER_DOWN, 1);
+	node_wait_events(a, WIMM_PEER_DOWN, 1);
 	w = single(a, to, 0, 0, 1);
 	assert_status(wimm_submit_single_write(a->engine, &w, NULL, NULL), WIMM_E_PEER_LOST);
 	others_carry_on(a, c);
@@ -232,11 +212,11 @@ static void restart_of_a_peer_known_by_address_case_17_connects_at_once(void **s
 	snprintf(text, sizeof(text), "%s:%s", cfg.provider, nics);
 	assert_ok(wimm_net_addr_from_string(text, &plain));
 	assert_ok(wimm_add_peer(a->engine, &plain, NULL, &first));
-	wait_events(a, WIMM_PEER_UP, 1);
+	node_wait_events(a, WIMM_PEER_UP, 1);
 	puppet_kill(b);
 	b = puppet_start(&po);
 	assert_ok(wimm_add_peer(a->engine, &plain, NULL, &second));
-	wait_events(a, WIMM_PEER_UP, 2);
+	node_wait_events(a, WIMM_PEER_UP, 2);
 	assert_int_not_equal(first, second);
 	assert_int_equal(node_events(a, WIMM_PEER_DOWN), 1);
 	result_ok(write_imm(a, remote_at(a, &b->desc), 0, 0, 4096, 3));
@@ -266,10 +246,10 @@ static void restarted_peer_reconnects_without_help(void **state)
 		assert_int_equal(tally.done, 1);
 		result_ok(write_imm(a, remote_at(a, &b->desc), 0, 0, 4096, 100 + i));
 		puppet_imm_reaches(b, 100 + i, 1);
-		wait_events(a, WIMM_PEER_UP, i);
+		node_wait_events(a, WIMM_PEER_UP, i);
 		puppet_kill(b);
 	}
-	wait_events(a, WIMM_PEER_DOWN, 3);
+	node_wait_events(a, WIMM_PEER_DOWN, 3);
 	assert_wait(nothing_remains, a);
 }
 
@@ -296,7 +276,7 @@ static void leavers_without_goodbye_case_19_leave_nothing_behind(void **state)
 		imm_reaches(a, 19, 1);
 		assert_true(holds(a->mem, 65536, i));
 		puppet_leave(r);
-			wait_events(a, WIMM_PEER_DOWN, i);
+			node_wait_events(a, WIMM_PEER_DOWN, i);
 		assert_int_equal(imm_now(a, 19), 0); /* its share went with it */
 	}
 	assert_wait(nothing_remains, a);
@@ -339,7 +319,7 @@ static void silence_of_one_of_three_case_31_fails_its_requests_alone(void **stat
 		p[i] = puppet_start(&po);
 		peer[i] = peer_at(d, p[i]);
 	}
-	wait_events(d, WIMM_PEER_UP, 3);
+	node_wait_events(d, WIMM_PEER_UP, 3);
 	for (uint32_t i = 0; i < 3; i++)
 		r[i] = expect_from(d, 100 + i, peer[i]);
 	puppet_stop(p[1]);
@@ -382,10 +362,10 @@ static void silence_limit_is_each_peers_own(void **state)
 	opts.peer_timeout_ms = 300;
 	assert_ok(wimm_add_peer(a->engine, &b->addr, &opts, &peer)); /* before it has a session */
 	(void)peer_at(a, c);
-	wait_events(a, WIMM_PEER_UP, 2);
+	node_wait_events(a, WIMM_PEER_UP, 2);
 	puppet_stop(b);
 	puppet_stop(c);
-	wait_events(a, WIMM_PEER_DOWN, 1);
+	node_wait_events(a, WIMM_PEER_DOWN, 1);
 	gate_lock();
 	for (uint32_t i = 0; i < a->event_count; i++)
 		if (a->event[i].kind == WIMM_PEER_DOWN)
@@ -456,13 +436,13 @@ static void new_process_on_the_same_port_case_204_is_not_taken_for_the_old(void 
 	puppet_kill(b);
 	po.nics = nics;
 	b = puppet_start(&po);
-	wait_events(a, WIMM_PEER_DOWN, 1);
+	node_wait_events(a, WIMM_PEER_DOWN, 1);
 	/* The old handle. */
 	w = single(a, to, 0, 0, 65536);
 	assert_status(wimm_submit_single_write(a->engine, &w, NULL, NULL), WIMM_E_PEER_LOST);
 	/* The old address. */
 	assert_ok(wimm_add_peer(a->engine, &was, NULL, &peer));
-	wait_events(a, WIMM_PEER_DOWN, 2);
+	node_wait_events(a, WIMM_PEER_DOWN, 2);
 	assert_ok(wimm_peer_last_error(a->engine, peer, &info));
 	assert_status(info.status, WIMM_E_PEER_RESTARTED);
 	names_both(info.text, &was, &b->addr);

@@ -9,26 +9,6 @@
 
 enum { WRITES = 200, BYTES = 4096 };
 
-struct event_goal {
-	struct node *node;
-	wimm_peer_event_kind kind;
-	uint32_t count;
-};
-
-static bool events_are(void *arg)
-{
-	struct event_goal *g = arg;
-
-	return node_events(g->node, g->kind) >= g->count;
-}
-
-static void wait_events(struct node *n, wimm_peer_event_kind kind, uint32_t count)
-{
-	struct event_goal g = { n, kind, count };
-
-	assert_wait(events_are, &g);
-}
-
 static const uint8_t *instance_of(const struct node *n)
 {
 	return n->engine->self.instance;
@@ -87,7 +67,7 @@ static void lose_in_mid_transfer(void (*lose)(struct node *b))
 		if (r[i]->status != WIMM_OK)
 			result_is(r[i], WIMM_E_PEER_LOST);
 	}
-	wait_events(a, WIMM_PEER_DOWN, 1);
+	node_wait_events(a, WIMM_PEER_DOWN, 1);
 	w = single(a, to, 0, 0, 1);
 	assert_status(wimm_submit_single_write(a->engine, &w, NULL, NULL), WIMM_E_PEER_LOST);
 	result_ok(write_imm(a, remote_of(a, c), 0, 0, BYTES, 3));
@@ -189,7 +169,7 @@ static void leavers_in_the_world_case_19_leave_nothing_behind(void **state)
 		imm_reaches(a, 19, 1);
 		assert_true(holds(a->mem, BYTES, i));
 		die(r, false);
-		wait_events(a, WIMM_PEER_DOWN, i);
+		node_wait_events(a, WIMM_PEER_DOWN, i);
 		assert_int_equal(imm_now(a, 19), 0); /* its share went with it */
 	}
 	assert_wait(nothing_remains, &remains);
@@ -272,7 +252,7 @@ static void silence_limit_in_the_world_is_each_peers_own(void **state)
 	assert_ok(wimm_add_peer(a->engine, &b->addr, &opts, &peer));
 	sim_freeze(case_world(), instance_of(b));
 	sim_freeze(case_world(), instance_of(c));
-	wait_events(a, WIMM_PEER_DOWN, 1);
+	node_wait_events(a, WIMM_PEER_DOWN, 1);
 	gate_lock();
 	for (uint32_t i = 0; i < a->event_count; i++)
 		if (a->event[i].kind == WIMM_PEER_DOWN)
@@ -301,7 +281,7 @@ static void new_engine_on_the_same_nics_case_204_is_not_taken_for_the_old(void *
 	result_ok(write_imm(a, to, 0, 0, BYTES, 1));
 	die(b, false);
 	b2 = successor(&place);
-	wait_events(a, WIMM_PEER_DOWN, 1);
+	node_wait_events(a, WIMM_PEER_DOWN, 1);
 	w = single(a, to, 0, 0, BYTES);
 	assert_status(wimm_submit_single_write(a->engine, &w, NULL, NULL), WIMM_E_PEER_LOST);
 	w = single(late, remote_at(late, &old), 0, 0, BYTES);

@@ -97,3 +97,16 @@ unsigned test_scale(void)
 		return 1;
 	return scale > 1000 ? 1000 : (unsigned)scale;
 }
+
+void test_talk(int fd, const void *out, void *in, size_t bytes)
+{
+	if (out != NULL)
+		assert_int_equal(write(fd, out, bytes), (ssize_t)bytes);
+	if (in != NULL)
+		for (size_t at = 0; at < bytes;) {
+			ssize_t got = read(fd, (char *)in + at, bytes - at);
+
+			assert_true(got > 0);
+			at += (size_t)got;
+		}
+}

@@ -45,6 +45,9 @@ unsigned test_scale(void);
 	} while (0)
 #define TEST_SKIPPED 77
 
+/* Write `bytes` to a pipe, then read as many, each if it is not NULL. A failure fails the case. */
+void test_talk(int fd, const void *out, void *in, size_t bytes);
+
 #define assert_ok(expr) assert_int_equal((expr), 0)
 
 #endif

@@ -184,19 +184,6 @@ static void gpu_write_to_memory_of_several_mappings_goes_through_slots(void **st
 
 /* --- two processes --- */
 
-static void talk(int fd, const void *out, void *in, size_t bytes)
-{
-	if (out != NULL)
-		assert_int_equal(write(fd, out, bytes), (ssize_t)bytes);
-	if (in != NULL)
-		for (size_t at = 0; at < bytes;) {
-			ssize_t got = read(fd, (char *)in + at, bytes - at);
-
-			assert_true(got > 0);
-			at += (size_t)got;
-		}
-}
-
 /* Writes what it is asked for, until its pipe closes. */
 static void writer(int in, int out)
 {
@@ -205,7 +192,7 @@ static void writer(int in, int out)
 	struct side s;
 	char go;
 
-	talk(in, NULL, &desc, sizeof(desc));
+	test_talk(in, NULL, &desc, sizeof(desc));
 	fake->devices = 2;
 	side_open(&s, 0);
 	fill(s.shadow, BYTES, 5);
@@ -213,7 +200,7 @@ static void writer(int in, int out)
 	while (read(in, &go, 1) == 1) {
 		int64_t st = write_one(&s, to, 4096, 8192, 3 * PAGE);
 
-		talk(out, &st, NULL, sizeof(st));
+		test_talk(out, &st, NULL, sizeof(st));
 	}
 	_exit(0);
 }
@@ -254,9 +241,9 @@ static void gpu_write_between_processes(int vmm)
 	pid_t pid = writers[vmm].pid;
 
 	side_open(&b, vmm);
-	talk(down, &b.desc, NULL, sizeof(b.desc));
-	talk(down, "g", NULL, 1);
-	talk(up, NULL, &st, sizeof(st));
+	test_talk(down, &b.desc, NULL, sizeof(b.desc));
+	test_talk(down, "g", NULL, 1);
+	test_talk(up, NULL, &st, sizeof(st));
 	assert_int_equal(st, 1);
 	fill(want, BYTES, 5);
 	assert_memory_equal(b.shadow + 8192, want + 4096, 3 * PAGE);
@@ -264,8 +251,8 @@ static void gpu_write_between_processes(int vmm)
 	assert_ok(wimm_dereg_mr(b.engine, b.mr, &on_done));
 	assert_int_equal(wait_flag(&flag), 1);
 	memset(b.shadow, 0, BYTES);
-	talk(down, "g", NULL, 1);
-	talk(up, NULL, &st, sizeof(st));
+	test_talk(down, "g", NULL, 1);
+	test_talk(up, NULL, &st, sizeof(st));
 	assert_int_equal(st, WIMM_E_REVOKED);
 	assert_int_equal(b.shadow[8192], 0);
 	(void)kill(pid, SIGKILL);
@@ -302,9 +289,9 @@ static void gpu_write_that_a_descriptor_sends_to_another_card_is_refused(void **
 	fake->devices = 2;
 	region_at(&b, fake->alloc_on(1, BYTES), BYTES);
 	memset(b.desc.bytes + b.desc.len_bytes - 8, 0, 8); /* the card's place: that of card 0 */
-	talk(writers[2].down, &b.desc, NULL, sizeof(b.desc));
-	talk(writers[2].down, "g", NULL, 1);
-	talk(writers[2].up, NULL, &st, sizeof(st));
+	test_talk(writers[2].down, &b.desc, NULL, sizeof(b.desc));
+	test_talk(writers[2].down, "g", NULL, 1);
+	test_talk(writers[2].up, NULL, &st, sizeof(st));
 	assert_int_equal(st, WIMM_E_UNSUPPORTED);
 	assert_int_equal(b.shadow[8192], 0);
 	(void)kill(writers[2].pid, SIGKILL);

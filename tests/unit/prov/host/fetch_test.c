@@ -398,19 +398,6 @@ static struct process {
 	pid_t pid;
 } writers[WRITERS], readers[READERS];
 
-static void talk(int fd, const void *out, void *in, size_t bytes)
-{
-	if (out != NULL)
-		assert_int_equal(write(fd, out, bytes), (ssize_t)bytes);
-	if (in != NULL)
-		for (size_t at = 0; at < bytes;) {
-			ssize_t got = read(fd, (char *)in + at, bytes - at);
-
-			assert_true(got > 0);
-			at += (size_t)got;
-		}
-}
-
 /* 'w': write and wait; 's': write, with the card held, and say when it has been asked for;
  * 'p': the same, but the card is the other's; 'd': deregister the source and wait. */
 static void writer(int in, int out)
@@ -421,9 +408,9 @@ static void writer(int in, int out)
 	struct side s;
 	char what;
 
-	talk(in, NULL, &what, 1);
+	test_talk(in, NULL, &what, 1);
 	assert_ok(config_set("host_gpu_way", what == 'l' ? "pull" : "push"));
-	talk(in, NULL, &desc, sizeof(desc));
+	test_talk(in, NULL, &desc, sizeof(desc));
 	side_open(&s, 0);
 	fill(s.shadow, BYTES, 5);
 	assert_ok(wimm_open_remote_mr(s.engine, &desc, &to));
@@ -445,7 +432,7 @@ static void writer(int in, int out)
 			assert_ok(wimm_dereg_mr(s.engine, s.mr, &on_done));
 			st = wait_flag(&flag);
 		}
-		talk(out, &st, NULL, sizeof(st));
+		test_talk(out, &st, NULL, sizeof(st));
 	}
 	_exit(0);
 }
@@ -458,15 +445,15 @@ static void reader(int in, int out)
 
 	assert_ok(config_set("host_gpu_way", "pull"));
 	side_open(&s, 0);
-	talk(out, &s.desc, NULL, sizeof(s.desc));
-	talk(in, NULL, &what, 1);
+	test_talk(out, &s.desc, NULL, sizeof(s.desc));
+	test_talk(in, NULL, &what, 1);
 	set_hold(1);
 	{
 		uint64_t before = copies();
 
-		talk(out, &what, NULL, 1);
+		test_talk(out, &what, NULL, 1);
 		wait_asked(before);
-		talk(out, &what, NULL, 1);
+		test_talk(out, &what, NULL, 1);
 	}
 	(void)read(in, &what, 1);
 	_exit(0);
@@ -495,8 +482,8 @@ static int64_t order(const struct process *p, char what)
 {
 	int64_t st;
 
-	talk(p->down, &what, NULL, 1);
-	talk(p->up, NULL, &st, sizeof(st));
+	test_talk(p->down, &what, NULL, 1);
+	test_talk(p->up, NULL, &st, sizeof(st));
 	return st;
 }
 
@@ -516,8 +503,8 @@ static void begin(const struct process *p, bool pull, struct side *b)
 	assert_ok(config_set("host_gpu_way", pull ? "pull" : "push"));
 	side_open(b, 1);
 	assert_ok(config_set("host_gpu_way", "push"));
-	talk(p->down, pull ? "l" : "s", NULL, 1);
-	talk(p->down, &b->desc, NULL, sizeof(b->desc));
+	test_talk(p->down, pull ? "l" : "s", NULL, 1);
+	test_talk(p->down, &b->desc, NULL, sizeof(b->desc));
 	assert_int_equal(order(p, 'w'), 1);
 }
 
@@ -648,15 +635,15 @@ static void gpu_pull_by_a_stopped_receiver_quarantines_its_source(void **state)
 	char got;
 
 	(void)state;
-	talk(readers[0].up, NULL, &desc, sizeof(desc));
+	test_talk(readers[0].up, NULL, &desc, sizeof(desc));
 	side_open(&a, 0); /* push: the receiver's word is enough */
 	assert_ok(wimm_open_remote_mr(a.engine, &desc, &to));
 	assert_int_equal(write_one(&a, to, 0, 0, 64), 1);
-	talk(readers[0].down, "h", NULL, 1);
-	talk(readers[0].up, NULL, &got, 1);
+	test_talk(readers[0].down, "h", NULL, 1);
+	test_talk(readers[0].up, NULL, &got, 1);
 	wr = write_of(&a, to, 3 * PAGE);
 	assert_ok(wimm_submit_single_write(a.engine, &wr, &on_done, &op));
-	talk(readers[0].up, NULL, &got, 1);
+	test_talk(readers[0].up, NULL, &got, 1);
 	assert_int_equal(kill(readers[0].pid, SIGSTOP), 0);
 	assert_ok(wimm_cancel(a.engine, op));
 	assert_int_equal(wait_flag(&flag), WIMM_E_QUARANTINED);
