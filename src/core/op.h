@@ -134,7 +134,6 @@ struct op {
 	bool close_asked;       /* the engine's close has cancelled it */
 	bool source_read;       /* a stopped peer may read its source after all */
 	bool aborted;           /* status is final, waiting for outstanding requests */
-	bool lingers;           /* for a while: they read no memory and cannot be taken back */
 	uint32_t confirms_left; /* legs that the receiver has not confirmed */
 	uint32_t heap_index;    /* in the timers; 0: none */
 	uint32_t legs_open;     /* not completely posted */
@@ -142,6 +141,7 @@ struct op {
 	struct cuda_mark *mark; /* of the stream it waits for; NULL: of none, or no longer */
 	uint64_t post_ns;
 	uint64_t settled_ns;
+	uint64_t lingers_ns;    /* since when it waits for what cannot be taken back; 0: it does not */
 	uint64_t bytes_total;
 	uint64_t descriptors;      /* posted */
 	uint64_t descriptors_done; /* ended well */

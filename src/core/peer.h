@@ -47,6 +47,7 @@ struct path {
 	uint32_t tries; /* to open it again */
 	uint64_t due_ns; /* to try so, or to give a try up; 0: neither */
 	uint32_t lost_at; /* peer.losses when it was lost last */
+	uint64_t done_ns; /* the last completion */
 	uint64_t posted_marks; /* requests posted that the receiver counts */
 	uint64_t seen_marks;   /* the same, received */
 };

@@ -17,8 +17,9 @@
 
 /* Blocked legs looked at in one turn of a peer before it waits for room. */
 #define BLOCKED_LEGS_MAX 4
-/* For what cannot be taken back. */
-#define LINGER_NS (200 * CLOCK_NS_PER_MS)
+/* For what cannot be taken back: so long after its path's last completion, and in all. */
+#define LINGER_NS      (200 * CLOCK_NS_PER_MS)
+#define LINGER_MOST_NS (10 * CLOCK_NS_PER_S)
 
 void post_maybe_settle(struct worker *w, struct op *op)
 {
@@ -413,6 +414,7 @@ void post_done(struct worker *w, struct path *path, const struct prov_cqe *c)
 		return;
 	}
 	DASSERT(shard_straight_stands(path->peer));
+	path->done_ns = w->now_ns;
 	path->outstanding -= c->count;
 	op->outstanding -= c->count;
 	if (c->status == WIMM_OK)
@@ -513,6 +515,13 @@ void post_go_on(struct worker *w, struct op *op, bool reached)
 	op_acked(w, op);
 }
 
+/* Requests before it still come back on that path, so its own will. */
+static bool comes_back(const struct worker *w, const struct op *op, const struct path *path)
+{
+	return op->lingers_ns != 0 && w->now_ns < op->lingers_ns + LINGER_MOST_NS &&
+	       w->now_ns < path->done_ns + LINGER_NS;
+}
+
 static void take_back(struct worker *w, struct op *op, struct leg *leg) ON_WORKER
 {
 	struct peer *p = leg->dst->peer;
@@ -526,6 +535,8 @@ static void take_back(struct worker *w, struct op *op, struct leg *leg) ON_WORKE
 		if (path->state != PATH_UP || path->outstanding == 0 || (leg->used >> i & 1) == 0)
 			continue;
 		if (!w->nic[path->nic].caps.can_cancel) {
+			if (comes_back(w, op, path))
+				continue;
 			path_lost(w, path, WIMM_E_PATH_LOST, 0,
 			          "fenced: a write in flight was given up");
 			continue;
@@ -560,7 +571,6 @@ void post_stop(struct worker *w, struct peer *p, wimm_status status, const char 
 
 static void take_all_back(struct worker *w, struct op *op) ON_WORKER
 {
-	op->lingers = false;
 	for (uint32_t i = 0; i < op->leg_count && op->outstanding != 0; i++)
 		take_back(w, op, &op->legs[i]);
 }
@@ -577,17 +587,24 @@ static bool can_take_back(const struct op *op)
  * before paths that carry others' writes too are closed for it. */
 static void linger(struct worker *w, struct op *op) ON_WORKER
 {
-	op->lingers = true;
 	timers_remove(&w->timers, op);
 	op->deadline_ns = clock_deadline_ns(w->now_ns, LINGER_NS);
 	timers_add(&w->timers, op);
 }
 
+static void linger_on(struct worker *w, struct op *op) ON_WORKER
+{
+	take_all_back(w, op);
+	if (op->outstanding != 0)
+		linger(w, op);
+}
+
 void post_abort(struct worker *w, struct op *op, wimm_status status, const char *text)
 {
-	/* Out of patience; an engine that closes has some for itself. */
-	if (op->aborted && op->lingers && status != WIMM_E_CLOSED)
-		take_all_back(w, op);
+	/* Out of patience, or asked again; an engine that closes has some for itself. */
+	if (op->aborted && op->lingers_ns != 0 && w->now_ns >= op->deadline_ns &&
+	    status != WIMM_E_CLOSED)
+		linger_on(w, op);
 	if (op->aborted)
 		return;
 	if (doubt_holds(op)) /* path or peer? Not known yet, so this is why it ends */
@@ -600,9 +617,10 @@ void post_abort(struct worker *w, struct op *op, wimm_status status, const char 
 	op->legs_open++;
 	for (uint32_t i = 0; i < op->leg_count; i++)
 		leg_close(w, &op->legs[i]);
-	if (op->outstanding != 0 && !can_take_back(op))
+	if (op->outstanding != 0 && !can_take_back(op)) {
+		op->lingers_ns = w->now_ns;
 		linger(w, op);
-	else
+	} else
 		take_all_back(w, op);
 	op->legs_open--;
 	post_maybe_settle(w, op);

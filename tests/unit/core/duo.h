@@ -19,6 +19,7 @@ enum { BYTES = 1 << 16, IMM = 5 };
 
 struct duo {
 	struct sim_world *world;
+	uint64_t step_ns; /* of virtual time, with sim_cfg.virtual_time; else 0 */
 	struct wimm_engine *a, *b;
 	struct wimm_mr *from, *into;
 	struct wimm_remote_mr *to;
@@ -26,10 +27,12 @@ struct duo {
 	uint64_t flag;
 };
 
-static struct wimm_engine *duo_engine(struct sim_world *world, const char *nics)
+static struct wimm_engine *duo_engine(struct sim_world *world, const char *nics, bool virtual_time)
 {
 	struct wimm_engine_opts opts = WIMM_ENGINE_OPTS_INIT;
-	struct engine_env env = { .world = world };
+	struct engine_env env = { .now_ns = virtual_time ? sim_world_now_ns : NULL,
+		                  .clock_ctx = world,
+		                  .world = world };
 	struct wimm_engine *engine;
 
 	opts.provider = "sim";
@@ -49,8 +52,9 @@ static void duo_open(struct duo *d, const struct sim_cfg *cfg, const char *nics_
 	for (uint32_t i = 0; i < BYTES; i++)
 		d->src[i] = (uint8_t)(i * 3 + i / 256);
 	assert_ok(sim_world_open(cfg, &d->world));
-	d->a = duo_engine(d->world, nics_a);
-	d->b = duo_engine(d->world, nics_b);
+	d->step_ns = cfg->virtual_time ? 100000 : 0;
+	d->a = duo_engine(d->world, nics_a, cfg->virtual_time);
+	d->b = duo_engine(d->world, nics_b, cfg->virtual_time);
 	assert_ok(wimm_reg_mr(d->a, d->src, BYTES, NULL, &d->from));
 	assert_ok(wimm_reg_mr(d->b, d->dst, BYTES, NULL, &d->into));
 	assert_ok(wimm_mr_get_desc(d->into, &desc));
@@ -69,6 +73,8 @@ static void duo_step(struct duo *d)
 {
 	assert_ok(wimm_progress(d->a, NULL));
 	assert_ok(wimm_progress(d->b, NULL));
+	if (d->step_ns != 0)
+		sim_world_advance(d->world, sim_world_now_ns(d->world) + d->step_ns);
 }
 
 static bool duo_settled(void *arg)

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "unit/core/duo.h"
 
+#include "plat/clock.h"
+
 enum { ENTRY = 10000 }; /* three requests of 4 KiB at most */
 
 static const struct sim_cfg cfg = { .seed = 7, .max_write_bytes = 4096 };
@@ -62,11 +64,90 @@ static void post_failing_scatter_entry_gives_up_its_own_parts(void **state)
 	}
 }
 
+/* A device that takes nothing back; 64 KiB in 16 requests take a second and a third. */
+static const struct sim_cfg slow_cfg = { .seed = 7,
+	                                 .max_write_bytes = 4096,
+	                                 .virtual_time = true,
+	                                 .no_cancel = true,
+	                                 .profile = "rc",
+	                                 .link_bytes_per_s = 50000 };
+
+static bool path_is_up(const struct duo *d)
+{
+	const struct peer *p = LIST_ENTRY(d->a->worker.peers.next, struct peer, link);
+
+	return p->state == PEER_UP && p->path[0].state == PATH_UP;
+}
+
+static uint64_t ms_until_settled(struct duo *d)
+{
+	uint64_t start = sim_world_now_ns(d->world);
+
+	while (!duo_settled(d))
+		assert_true(sim_world_now_ns(d->world) < start + 10 * CLOCK_NS_PER_S);
+	return (sim_world_now_ns(d->world) - start) / CLOCK_NS_PER_MS;
+}
+
+static void submit_all(struct duo *d, wimm_op *op)
+{
+	struct wimm_write w = WIMM_WRITE_INIT;
+	struct wimm_on_done done = { .flag = &d->flag };
+
+	w.src = d->from;
+	w.dst = d->to;
+	w.len_bytes = BYTES;
+	d->flag = 0;
+	assert_ok(wimm_submit_single_write(d->a, &w, &done, op));
+	for (int i = 0; i < 100; i++)
+		duo_step(d);
+}
+
+static void post_cancelled_write_that_comes_back_slowly_keeps_its_path(void **state)
+{
+	/* Goal: a write that its NIC cannot give back is waited for while the path goes on, for more
+	 * than the 200 ms after which one that stands still is closed; asking again closes nothing. */
+	static struct duo d;
+	uint64_t ms;
+	wimm_op op;
+
+	(void)state;
+	duo_open(&d, &slow_cfg, "1", "2");
+	assert_int_equal(scatter_two(&d), 1); /* sets the session up */
+	submit_all(&d, &op);
+	for (int i = 0; i < 3; i++)
+		assert_ok(wimm_cancel(d.a, op));
+	ms = ms_until_settled(&d);
+	assert_int_equal((int64_t)d.flag, WIMM_E_CANCELLED);
+	assert_in_range(ms, 1000, 1999);
+	assert_true(path_is_up(&d));
+	duo_close(&d);
+}
+
+static void post_cancelled_write_that_stands_still_costs_its_path(void **state)
+{
+	/* Goal: what does not move for 200 ms is ended by closing the path. */
+	static struct duo d;
+	wimm_op op;
+
+	(void)state;
+	duo_open(&d, &slow_cfg, "1", "2");
+	assert_int_equal(scatter_two(&d), 1);
+	sim_set_delay(d.world, UINT64_C(60000000000), UINT64_C(60000000000));
+	submit_all(&d, &op);
+	assert_ok(wimm_cancel(d.a, op));
+	assert_in_range(ms_until_settled(&d), 150, 450);
+	assert_int_equal((int64_t)d.flag, WIMM_E_CANCELLED);
+	assert_false(path_is_up(&d));
+	duo_close(&d);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(post_scatter_of_long_entries_counts_one_each),
 		cmocka_unit_test(post_failing_scatter_entry_gives_up_its_own_parts),
+		cmocka_unit_test(post_cancelled_write_that_comes_back_slowly_keeps_its_path),
+		cmocka_unit_test(post_cancelled_write_that_stands_still_costs_its_path),
 	};
 
 	return cmocka_run_group_tests_name("core/post", tests, NULL, NULL);
