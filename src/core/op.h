@@ -141,7 +141,7 @@ struct op {
 	struct cuda_mark *mark; /* of the stream it waits for; NULL: of none, or no longer */
 	uint64_t post_ns;
 	uint64_t settled_ns;
-	uint64_t lingers_ns;    /* since when it waits for what cannot be taken back; 0: it does not */
+	uint64_t lingers_ns;    /* since when it waits for what cannot be taken back */
 	uint64_t bytes_total;
 	uint64_t descriptors;      /* posted */
 	uint64_t descriptors_done; /* ended well */

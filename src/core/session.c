@@ -41,8 +41,12 @@ const char *session_instance_text(const uint8_t *instance, char out[17])
 
 const char *session_addr_text(const struct wire_addr *addr, char *out, size_t out_bytes)
 {
-	if (wire_addr_format(addr, out, out_bytes) != WIMM_OK)
+	char whole[WIMM_NET_ADDR_MAX_TEXT];
+
+	if (wire_addr_format(addr, whole, sizeof(whole)) != WIMM_OK)
 		(void)snprintf(out, out_bytes, "(unknown address)");
+	else if ((size_t)snprintf(out, out_bytes, "%s", whole) >= out_bytes)
+		memcpy(out + out_bytes - 4, "...", 4); /* the first NICs tell who it is */
 	return out;
 }
 

@@ -104,8 +104,9 @@ static void submit_all(struct duo *d, wimm_op *op)
 
 static void post_cancelled_write_that_comes_back_slowly_keeps_its_path(void **state)
 {
-	/* Goal: a write that its NIC cannot give back is waited for while the path goes on, for more
-	 * than the 200 ms after which one that stands still is closed; asking again closes nothing. */
+	/* Goal: a write that its NIC cannot give back is waited for while the path goes on, for
+	 * more than the 200 ms after which one that stands still is closed; asking again closes
+	 * nothing. */
 	static struct duo d;
 	uint64_t ms;
 	wimm_op op;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/test.h"
 
+#include "core/session.h"
 #include "core/wire.h"
 #include "plat/rand.h"
 
@@ -164,6 +165,19 @@ static void wire_text_of_random_addresses_reads_back_the_same(void **state)
 	}
 }
 
+static void wire_text_for_an_error_is_cut_where_it_is_too_long(void **state)
+{
+	/* Goal: an error names the first NICs of an address that does not fit, never nobody. */
+	const char *text = "tcp:127.0.0.1:4711,127.0.0.2:4711,127.0.0.3:4711#" INSTANCE_TEXT;
+	struct wire_addr a;
+	char cut[24], whole[100];
+
+	(void)state;
+	assert_ok(wire_addr_parse(text, &a));
+	assert_string_equal(session_addr_text(&a, whole, sizeof(whole)), text);
+	assert_string_equal(session_addr_text(&a, cut, sizeof(cut)), "tcp:127.0.0.1:4711,1...");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -173,6 +187,7 @@ int main(void)
 		cmocka_unit_test(wire_text_without_room_says_how_much_it_needs),
 		cmocka_unit_test(wire_text_of_an_unknown_provider_names_it),
 		cmocka_unit_test(wire_text_of_random_addresses_reads_back_the_same),
+		cmocka_unit_test(wire_text_for_an_error_is_cut_where_it_is_too_long),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
