@@ -268,10 +268,13 @@ def member_names(members: dict[str, int]) -> dict[str, int]:
 
 
 def wrapped(head: str, items: list[str], tail: str, indent: str = "") -> str:
-    """One line where it fits into 100 columns, else one item a line."""
+    """One line where it fits into 100 columns, else the items on their own, else one a line."""
     line = f"{indent}{head}{', '.join(items)}{tail}"
     if len(line) <= 100:
         return line
+    inner = f"{indent}    {', '.join(items)},"
+    if len(inner) <= 100:
+        return f"{indent}{head}\n{inner}\n{indent}{tail}"
     inner = "".join(f"{indent}    {item},\n" for item in items)
     return f"{indent}{head}\n{inner}{indent}{tail}"
 

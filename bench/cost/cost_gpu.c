@@ -5,7 +5,8 @@
  * card has been asked, and from the card's last word until both sides have counted. What the driver
  * would do is not counted. Run under "valgrind --tool=callgrind --collect-atstart=no":
  *
- *   cost_gpu push|pull PAGES N    N lists of PAGES pages; 77 where the build has no kernels
+ *   cost_gpu push|pull PAGES N [kept]    N lists of PAGES pages, the same one kept for all of them
+ *                                        or copied each time; 77 where the build has no kernels
  *
  * Two lengths give the cost of a page. bench/run does that. */
 
@@ -30,6 +31,7 @@ static struct wimm_engine *engine[2]; /* the first writes to the second */
 static struct wimm_mr *source;
 static struct wimm_remote_mr *target;
 static uint32_t indices[2 * PAGES_MAX];
+static struct wimm_page_list *kept; /* NULL: none */
 static struct fake_cuda_knobs *fake;
 
 static struct wimm_mr *open_one(int i)
@@ -66,6 +68,7 @@ static void one(uint64_t pages, bool count)
 	w.page_len_bytes = PAGE_BYTES;
 	w.src_pages = (struct wimm_pages){ indices, pages, PAGE_BYTES, 0 };
 	w.dst_pages = (struct wimm_pages){ indices + PAGES_MAX, pages, PAGE_BYTES, 0 };
+	w.list = kept;
 	w.flags = WIMM_IMM;
 	w.imm = IMM;
 	fake->hold = 1;
@@ -94,7 +97,8 @@ static void one(uint64_t pages, bool count)
 
 int main(int argc, char **argv)
 {
-	uint64_t pages = argc == 4 ? strtoull(argv[2], NULL, 10) : 0;
+	bool keep = argc == 5 && strcmp(argv[4], "kept") == 0;
+	uint64_t pages = argc == 4 || keep ? strtoull(argv[2], NULL, 10) : 0;
 	const char *path = getenv("WIMM_CUDA_LIBRARY");
 	void *driver = path != NULL ? dlopen(path, RTLD_NOW) : NULL;
 	struct wimm_mr_desc desc;
@@ -103,7 +107,8 @@ int main(int argc, char **argv)
 	fake = driver != NULL ? dlsym(driver, FAKE_CUDA_KNOBS) : NULL;
 	if (fake == NULL || pages == 0 || pages > PAGES_MAX ||
 	    setenv("WIMM_HOST_GPU_WAY", argv[1], 1) != 0) {
-		(void)fprintf(stderr, "usage: WIMM_CUDA_LIBRARY=FAKE cost_gpu push|pull PAGES N\n");
+		(void)fprintf(stderr, "usage: WIMM_CUDA_LIBRARY=FAKE cost_gpu push|pull PAGES N "
+		                      "[kept]\n");
 		return 2;
 	}
 	if (kernels_image() == NULL)
@@ -117,10 +122,15 @@ int main(int argc, char **argv)
 	mr = open_one(1);
 	must(wimm_mr_get_desc(mr, &desc), "desc");
 	must(wimm_open_remote_mr(engine[0], &desc, &target), "remote");
+	if (keep)
+		must(wimm_page_list_open(engine[0], source, indices, indices + PAGES_MAX, pages,
+		                         &kept),
+		     "page_list_open");
 	for (int i = 0; i < WARMUP; i++)
 		one(pages, false);
 	for (int i = 0; i < atoi(argv[3]); i++)
 		one(pages, true);
+	wimm_page_list_close(&kept);
 	must(wimm_engine_close(&engine[0]), "close");
 	must(wimm_engine_close(&engine[1]), "close");
 	return 0;

@@ -46,6 +46,8 @@ struct wimm_pages {
 	uint64_t offset_bytes;
 };
 
+struct wimm_page_list;         /* opaque; indices of both sides, kept for many writes */
+
 /** count pages of page_len_bytes each, source page i to destination page i. */
 struct wimm_paged_writes {
 	uint32_t size;
@@ -59,6 +61,10 @@ struct wimm_paged_writes {
 	uint64_t page_len_bytes;
 	uint64_t deadline_us;        /* from now; 0 = none */
 	void *stream;                /* as in struct wimm_write */
+	/* NULL, or what both sides' indices are entries of, from list_first on and so many as the
+	 * counts say; `indices` is not read then */
+	const struct wimm_page_list *list;
+	uint64_t list_first;
 	uint64_t reserved[1];
 };
 #define WIMM_PAGED_WRITES_INIT { .size = sizeof(struct wimm_paged_writes) }
@@ -112,6 +118,22 @@ WIMM_API WIMM_MUST_CHECK wimm_status wimm_submit_single_write(struct wimm_engine
 WIMM_API WIMM_MUST_CHECK wimm_status
 wimm_submit_paged_writes(struct wimm_engine *engine, const struct wimm_paged_writes *writes,
 			 const struct wimm_on_done *on_done, wimm_op *out_op);
+
+/** Keep the indices of both sides for paged writes to come, which then neither copy nor look at
+ *  them, so that a list of thousands costs no more than one of ten: each write checks the greatest.
+ *  src: the region that they will be read from, or one on the same device. Not counted against
+ *  WIMM_INDEX_BYTES_LIMIT, unless a write merges pages and copies its part to do so.
+ *  Returns: OK, E_INVAL, E_LIMIT (more than 2^32 - 1), E_NOMEM, E_FORKED.
+ *  Thread: any.  Blocks: no, but the first for memory of a GPU may pin some.
+ *  Owns: both arrays are copied. */
+WIMM_API WIMM_MUST_CHECK wimm_status
+wimm_page_list_open(struct wimm_engine *engine, const struct wimm_mr *src,
+		    const uint32_t *src_indices, const uint32_t *dst_indices, uint64_t count,
+		    struct wimm_page_list **out);
+
+/** Give a list back and set *list to NULL. Writes that were accepted with it keep it until they
+ *  have settled. May come after the engine's close. NULL is nothing.  Thread: any.  Blocks: no. */
+WIMM_API void wimm_page_list_close(struct wimm_page_list **list);
 
 /** Write slices of one region to many peers. Counts one immediate an entry at its peer. With a
  *  group the number of entries must equal its size.

@@ -28,10 +28,15 @@ static void watch_forks(void)
 	(void)pthread_atfork(NULL, NULL, count_fork);
 }
 
-bool engine_forked(const struct wimm_engine *engine)
+uint32_t engine_fork_epoch(void)
 {
 	/* Relaxed: changes only in a child, before any of its code runs. */
-	return engine->fork_epoch != atomic_load_explicit(&fork_epoch, memory_order_relaxed);
+	return atomic_load_explicit(&fork_epoch, memory_order_relaxed);
+}
+
+bool engine_forked(const struct wimm_engine *engine)
+{
+	return engine->fork_epoch != engine_fork_epoch();
 }
 
 wimm_status engine_check(const struct wimm_engine *engine)

@@ -58,6 +58,7 @@ wimm_status engine_open_in(const struct wimm_engine_opts *opts, const struct eng
 void engine_close_nics(struct worker *w);
 /* OK, or why the calling thread may not use the engine (E_INVAL, E_FORKED). */
 wimm_status engine_check(const struct wimm_engine *engine);
+uint32_t engine_fork_epoch(void); /* another one in each forked child */
 /* Whether this process is a child of the one that opened the engine. */
 bool engine_forked(const struct wimm_engine *engine);
 uint64_t engine_now_ns(const struct wimm_engine *engine);

@@ -78,7 +78,7 @@ bool gpu_list_post(struct worker *w, struct peer *p, struct leg *leg, uint32_t *
 	struct prov_pages list = {
 		.units = per_page ? (uint32_t)pages->count : 1,
 		.src_index = pages->indices,
-		.dst_index = pages->indices + pages->count,
+		.dst_index = pages->dst_indices,
 		.count = pages->count,
 		.src_stride = pages->src_stride,
 		.dst_stride = pages->dst_stride,

@@ -99,6 +99,7 @@ void merge_pages(struct op_paged *p, uint64_t longest_bytes)
 	runs_find(p, src_step, dst_step, longest, &r);
 	mem_free(p->indices);
 	p->indices = merged;
+	p->dst_indices = r.dst;
 	p->count = r.count;
 	p->merged = true;
 }

@@ -91,8 +91,11 @@ struct leg {
 };
 
 struct op_paged {
-	/* count of the source, then count of the destination; of merged pages then their numbers */
+	/* count of the source, then as many of the destination; of merged pages then their numbers.
+	 * Or of a list, which is not written. */
 	uint32_t *indices;
+	uint32_t *dst_indices;
+	struct wimm_page_list *list; /* whose they are; NULL: this operation's own */
 	uint64_t count; /* of pages, or of runs of them */
 	uint64_t src_stride, dst_stride;
 	uint64_t page_len_bytes;

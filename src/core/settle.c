@@ -4,6 +4,7 @@
 #include "core/fence.h"
 #include "core/group.h"
 #include "core/marks.h"
+#include "core/page_list.h"
 
 #include "base/alloc.h"
 #include "base/assert.h"
@@ -55,6 +56,7 @@ struct op *op_get(struct worker *w, enum op_kind kind)
 	op->legs_of = NULL;
 	op->leg_count = 0;
 	op->paged.indices = NULL;
+	op->paged.list = NULL;
 	op->paged.index_bytes = 0;
 	op->paged.merged = false;
 	op->send.data = NULL;
@@ -80,12 +82,15 @@ static void indices_release(struct worker *w, struct op *op)
 {
 	if (op->paged.index_bytes != 0)
 		STAT_SUB_SHARED(w, index_bytes, op->paged.index_bytes);
-	if (op->paged.indices != NULL && op->paged.pinned)
+	if (op->paged.list != NULL)
+		page_list_unref(op->paged.list);
+	else if (op->paged.indices != NULL && op->paged.pinned)
 		cuda_host_free(op->paged.indices);
 	else
 		mem_free(op->paged.indices);
 	op->paged.index_bytes = 0;
 	op->paged.indices = NULL;
+	op->paged.list = NULL;
 }
 
 static void op_release(struct op *op)

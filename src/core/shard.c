@@ -286,7 +286,7 @@ static void fill_page(const struct leg *leg, uint64_t i, struct prov_wr *wr)
 	wr->src = (const uint8_t *)op->src->addr + leg->src_offset +
 	          pages->indices[i] * pages->src_stride;
 	wr->remote_addr = leg->dst->base + leg->dst_offset +
-	                  pages->indices[pages->count + i] * pages->dst_stride;
+	                  pages->dst_indices[i] * pages->dst_stride;
 	wr->len_bytes = pages->page_len_bytes;
 	if (pages->merged)
 		wr->len_bytes *= pages->indices[2 * pages->count + i];

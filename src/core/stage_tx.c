@@ -148,7 +148,7 @@ static void choose(const struct leg *leg, struct load *l)
 		piece->dst = leg->dst_offset + l->off;
 		if (paged) {
 			piece->src += pages->indices[l->page] * pages->src_stride;
-			piece->dst += pages->indices[pages->count + l->page] * pages->dst_stride;
+			piece->dst += pages->dst_indices[l->page] * pages->dst_stride;
 		}
 		piece->len = n;
 		l->pieces++;

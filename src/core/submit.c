@@ -6,6 +6,7 @@
 #include "core/error_text.h"
 #include "core/group.h"
 #include "core/merge.h"
+#include "core/page_list.h"
 #include "core/recv.h"
 
 #include "base/alloc.h"
@@ -312,63 +313,6 @@ wimm_status wimm_submit_single_write(struct wimm_engine *engine, const struct wi
 
 /* --- pages --- */
 
-/* Eight at a time, in registers: what is checked is what was copied, whoever changes the caller's
- * array meanwhile. A long list is on its way the sooner. */
-typedef uint32_t indices4 __attribute__((vector_size(16), aligned(4), may_alias));
-
-/* One load each: a longer one that every x86-64 takes would be cut into eight. */
-static inline indices4 copy_four(uint32_t *to, const uint32_t *from, indices4 most)
-{
-	indices4 v = *(const volatile indices4 *)from;
-	indices4 more = (indices4)(v > most);
-
-	*(indices4 *)to = v;
-	return (v & more) | (most & ~more);
-}
-
-/* Returns the greatest. */
-static uint32_t copy_indices(uint32_t *to, const uint32_t *from, uint64_t count)
-{
-	indices4 most[2] = { { 0 }, { 0 } };
-	uint32_t max = 0;
-	uint64_t i = 0;
-
-	for (; i + 8 <= count; i += 8) {
-		most[0] = copy_four(to + i, from + i, most[0]);
-		most[1] = copy_four(to + i + 4, from + i + 4, most[1]);
-	}
-	for (; i < count; i++) {
-		to[i] = *(const volatile uint32_t *)(from + i);
-		max = to[i] > max ? to[i] : max;
-	}
-	for (int k = 0; k < 8; k++)
-		max = most[k / 4][k % 4] > max ? most[k / 4][k % 4] : max;
-	return max;
-}
-
-/* copy: where this list's part of the copied array goes. *out_bytes: from index 0 to the end of the
- * last. */
-static wimm_status copy_list(const char *side, const struct wimm_pages *pages, uint32_t *copy,
-                             uint64_t page_len, uint64_t total, uint64_t *out_bytes)
-{
-	uint32_t max = copy_indices(copy, pages->indices, pages->count);
-	uint64_t span;
-
-	*out_bytes = (uint64_t)max * pages->stride_bytes + page_len; /* right if it fits */
-	if (!__builtin_mul_overflow((uint64_t)max, pages->stride_bytes, &span) &&
-	    !__builtin_add_overflow(span, pages->offset_bytes, &span) &&
-	    fits(span, page_len, total))
-		return WIMM_OK;
-	error_text_set("%s: page index %" PRIu32 " (stride %" PRIu64 ", offset %" PRIu64
-	               ", %" PRIu64 " bytes) passes the region's end at %" PRIu64
-	               ", which holds %" PRIu64 " pages",
-	               side, max, pages->stride_bytes, pages->offset_bytes, page_len, total,
-	               pages->stride_bytes != 0 && pages->offset_bytes <= total
-	                       ? (total - pages->offset_bytes) / pages->stride_bytes
-	                       : 0);
-	return WIMM_E_RANGE;
-}
-
 static wimm_status check_paged(const struct wimm_engine *engine, const struct wimm_paged_writes *wr)
 {
 	uint64_t count = wr->src_pages.count;
@@ -387,9 +331,12 @@ static wimm_status check_paged(const struct wimm_engine *engine, const struct wi
 		               wr->dst_pages.count);
 		return WIMM_E_INVAL;
 	}
-	if (count != 0 && (wr->src_pages.indices == NULL || wr->dst_pages.indices == NULL))
-		return args_null("wimm_pages.indices");
-	st = check_count(count, "pages");
+	if (wr->list != NULL)
+		st = page_list_check(engine, wr->list, wr->list_first, count);
+	else if (count != 0 && (wr->src_pages.indices == NULL || wr->dst_pages.indices == NULL))
+		st = args_null("wimm_pages.indices");
+	if (st == WIMM_OK)
+		st = check_count(count, "pages");
 	if (st != WIMM_OK)
 		return st;
 	if (count > 1 && wr->page_len_bytes != 0 &&
@@ -437,13 +384,53 @@ static wimm_status take_index_bytes(struct wimm_engine *engine, uint64_t bytes,
 	return bytes > limit ? WIMM_E_LIMIT : WIMM_AGAIN;
 }
 
+/* Whether the list's own copy serves, so that nothing is done per page: not where the card could
+ * not read it, nor where pages may be merged. */
+static bool may_borrow(const struct wimm_paged_writes *wr)
+{
+	bool each = (wr->flags & (WIMM_IMM | WIMM_IMM_ONCE)) == WIMM_IMM;
+
+	if (wr->list == NULL || wr->src_pages.count == 0)
+		return false;
+	if (wr->src->device >= 0)
+		return wr->list->pinned;
+	return each || wr->dst->gpu;
+}
+
+static wimm_status borrow_pages(struct op *op, const struct wimm_paged_writes *wr,
+                                const struct seen *seen)
+{
+	struct wimm_page_list *list = (struct wimm_page_list *)(uintptr_t)wr->list;
+	uint64_t count = wr->src_pages.count;
+	uint32_t *src = list->indices + wr->list_first;
+	uint32_t *dst = src + list->count;
+	uint64_t ignored;
+	wimm_status st = indices_check("source", &wr->src_pages, src, count, list->src_most,
+	                               wr->page_len_bytes, seen->src_bytes, &ignored);
+
+	if (st == WIMM_OK)
+		st = indices_check("destination", &wr->dst_pages, dst, count, list->dst_most,
+		                   wr->page_len_bytes, seen->dst_bytes, &op->paged.dst_bytes);
+	if (st != WIMM_OK)
+		return st;
+	page_list_ref(list);
+	op->paged.list = list;
+	op->paged.indices = src;
+	op->paged.dst_indices = dst;
+	return WIMM_OK;
+}
+
 /* Copy both index arrays and check the copies. */
 static wimm_status copy_pages(struct op *op, const struct wimm_paged_writes *wr,
                               const struct seen *seen)
 {
+	const struct wimm_page_list *list = wr->list;
+	const uint32_t *src = list != NULL ? list->indices + wr->list_first : wr->src_pages.indices;
+	const uint32_t *dst = list != NULL ? src + list->count : wr->dst_pages.indices;
 	uint64_t count = wr->src_pages.count;
 	uint64_t bytes = 2 * count * sizeof(uint32_t);
 	uint64_t ignored;
+	uint32_t most;
 	wimm_status st;
 
 	/* A GPU reads the copy itself. */
@@ -451,12 +438,15 @@ static wimm_status copy_pages(struct op *op, const struct wimm_paged_writes *wr,
 	op->paged.indices = op->paged.pinned ? cuda_host_alloc(bytes) : mem_alloc(bytes);
 	if (op->paged.indices == NULL)
 		return WIMM_E_NOMEM;
-	st = copy_list("source", &wr->src_pages, op->paged.indices, wr->page_len_bytes,
-	               seen->src_bytes, &ignored);
-	if (st == WIMM_OK)
-		st = copy_list("destination", &wr->dst_pages, op->paged.indices + count,
-		               wr->page_len_bytes, seen->dst_bytes, &op->paged.dst_bytes);
-	return st;
+	op->paged.dst_indices = op->paged.indices + count;
+	most = indices_copy(op->paged.indices, src, count);
+	st = indices_check("source", &wr->src_pages, NULL, count, most, wr->page_len_bytes,
+	                   seen->src_bytes, &ignored);
+	if (st != WIMM_OK)
+		return st;
+	most = indices_copy(op->paged.dst_indices, dst, count);
+	return indices_check("destination", &wr->dst_pages, NULL, count, most, wr->page_len_bytes,
+	                     seen->dst_bytes, &op->paged.dst_bytes);
 }
 
 /* Longest run of pages that is one request: with several NICs short enough for all to have some. */
@@ -488,9 +478,13 @@ static wimm_status paged_writes(struct wimm_engine *engine, const struct wimm_pa
 	struct submit_common c;
 	struct seen seen;
 	struct op *op;
+	bool borrow;
 
 	if (st != WIMM_OK)
 		return st;
+	borrow = may_borrow(wr);
+	if (borrow)
+		index_bytes = 0;
 	seen = see(wr->src, wr->dst);
 	c = (struct submit_common){ wr->flags, wr->deadline_us, on_done, 0 };
 	st = take_index_bytes(engine, index_bytes, &c);
@@ -502,7 +496,9 @@ static wimm_status paged_writes(struct wimm_engine *engine, const struct wimm_pa
 		return st;
 	}
 	op->paged.index_bytes = index_bytes;
-	if (index_bytes != 0)
+	if (borrow)
+		st = borrow_pages(op, wr, &seen);
+	else if (index_bytes != 0)
 		st = copy_pages(op, wr, &seen);
 	if (st != WIMM_OK) {
 		op_unget(&engine->worker, op);

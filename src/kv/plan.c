@@ -224,8 +224,19 @@ wimm_status kv_plan_init(struct kv_plan *plan, const struct kv_job *j)
 	return WIMM_OK;
 }
 
+void kv_plan_keep(struct kv_plan *plan, struct wimm_engine *engine, const struct wimm_mr *src)
+{
+	if (plan->units == 0)
+		return;
+	/* Without memory for it each write copies its part. */
+	if (wimm_page_list_open(engine, src, plan->lane[0].src, plan->lane[0].dst,
+	                        plan->units * plan->entries, &plan->list) != WIMM_OK)
+		plan->list = NULL;
+}
+
 void kv_plan_fini(struct kv_plan *plan)
 {
+	wimm_page_list_close(&plan->list);
 	kv_free(plan->lane);
 	kv_free(plan->indices);
 	plan->lane = NULL;
@@ -273,6 +284,8 @@ uint64_t kv_plan_fill(const struct kv_plan *plan, uint32_t layer, uint64_t first
 			end = end < first + plan->group ? end : first + plan->group;
 			out->flags |= WIMM_IMM_ONCE;
 		}
+		out->list = plan->list;
+		out->list_first = first * plan->entries;
 		out->src_pages.indices = lane->src + first * plan->entries;
 		out->src_pages.stride_bytes = plan->src_stride_bytes;
 		out->src_pages.offset_bytes = lane->src_offset_bytes;

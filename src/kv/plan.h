@@ -67,11 +67,14 @@ struct kv_plan {
 	struct kv_lane *lane;
 	struct kv_end end;
 	uint32_t *indices;
+	struct wimm_page_list *list; /* the first lane's, or NULL; the others have the same */
 };
 
 /* src_pages may be NULL: they are told before kv_plan_fill() reads them. Returns: OK, E_NOMEM,
  * E_LIMIT. */
 wimm_status kv_plan_init(struct kv_plan *plan, const struct kv_job *job);
+/* Hand the lanes' indices to the engine for good, if it takes them: the source must be known. */
+void kv_plan_keep(struct kv_plan *plan, struct wimm_engine *engine, const struct wimm_mr *src);
 /* Set where units first..end come from; pages: from the request's first on, all that they need. */
 void kv_plan_tell(struct kv_plan *plan, const uint32_t *pages, uint64_t first, uint64_t end);
 void kv_plan_fini(struct kv_plan *plan); /* also of a zeroed one */

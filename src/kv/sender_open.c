@@ -166,6 +166,8 @@ static wimm_status make_plan(struct wimm_kv_sender *s, const struct kv_request *
 	kv_free(dst_pages);
 	if (st == WIMM_OK)
 		s->units = kv_plan_total(&s->plan);
+	if (st == WIMM_OK && !s->told)
+		kv_plan_keep(&s->plan, s->base.cache->engine, s->base.cache->region);
 	if (st == WIMM_OK && s->told) {
 		/* Pages of this side, so many as the whole request takes. */
 		s->told_list = kv_calloc(

@@ -158,6 +158,55 @@ static void page_index_out_of_range_case_55_is_refused(void **state)
 	nothing_happened(p);
 }
 
+/* Goal: a kept list is checked at every write that uses it, by the pages that this one has, and
+ * named by the same words; entries that it does not have and another engine's are refused. */
+static void page_of_a_kept_list_out_of_range_is_refused(void **state)
+{
+	static const uint32_t src[] = { 0, 9, 10, 3 }, dst[] = { 1, 2, 3, 10 };
+	struct both *p = pair_open(640);
+	struct wimm_paged_writes w = pages_of(p, NULL, 4, NULL, 4);
+	struct wimm_page_list *list = NULL, *others = NULL;
+
+	(void)state;
+	assert_ok(wimm_page_list_open(p->a->engine, p->a->mr, src, dst, 4, &list));
+	assert_ok(wimm_page_list_open(p->b->engine, p->b->mr, src, dst, 4, &others));
+	w.list = list;
+	refuse_pages(p, &w, WIMM_E_RANGE, "source: page index 10");
+	w.src_pages.count = w.dst_pages.count = 3;
+	refuse_pages(p, &w, WIMM_E_RANGE, "source: page index 10");
+	w.list_first = 3;
+	w.src_pages.count = w.dst_pages.count = 1;
+	refuse_pages(p, &w, WIMM_E_RANGE, "destination: page index 10");
+	w.list_first = 0;
+	w.src_pages.count = w.dst_pages.count = 2;
+	w.src_pages.stride_bytes = UINT64_MAX / 4;
+	refuse_pages(p, &w, WIMM_E_RANGE, "source: page index 9");
+	w = pages_of(p, NULL, 2, NULL, 2);
+	w.list = list;
+	w.dst_pages.offset_bytes = 512;
+	refuse_pages(p, &w, WIMM_E_RANGE, "destination: page index 2");
+	w.dst_pages.offset_bytes = 0;
+	w.list_first = 3;
+	refuse_pages(p, &w, WIMM_E_RANGE, "pages 3 and 2 more of a list of 4");
+	w.list_first = UINT64_MAX;
+	refuse_pages(p, &w, WIMM_E_RANGE, "of a list of 4");
+	w.list_first = 0;
+	w.list = others;
+	refuse_pages(p, &w, WIMM_E_INVAL, "none of this engine's");
+	assert_int_equal(wimm_page_list_open(p->a->engine, p->a->mr, NULL, dst, 4, &others),
+	                 WIMM_E_INVAL);
+	assert_int_equal(wimm_page_list_open(p->a->engine, p->b->mr, src, dst, 4, &others),
+	                 WIMM_E_INVAL);
+	assert_int_equal(wimm_page_list_open(p->a->engine, p->a->mr, src, dst,
+	                                     UINT64_C(1) << 32, &others),
+	                 WIMM_E_LIMIT);
+	wimm_page_list_close(&list);
+	wimm_page_list_close(&others);
+	wimm_page_list_close(&others);
+	wimm_page_list_close(NULL);
+	nothing_happened(p);
+}
+
 /* Goal: lists of unequal length, pages that overlap by their stride, and the rest of what a paged
  * write can get wrong. */
 static void page_lists_of_unequal_length_case_58_are_refused(void **state)
@@ -408,6 +457,7 @@ static const struct contract_case cases[] = {
 	CASE(write_out_of_bounds_case_53_is_refused),
 	CASE(write_up_to_the_last_byte_case_53_is_accepted),
 	CASE(page_index_out_of_range_case_55_is_refused),
+	CASE(page_of_a_kept_list_out_of_range_is_refused),
 	CASE(page_lists_of_unequal_length_case_58_are_refused),
 	CASE(page_overlap_by_stride_case_59_is_refused),
 	CASE(region_that_cannot_be_is_refused),

@@ -80,6 +80,68 @@ static void pages_repeated_case_59_count_each(void **state)
 	assert_true(all_are(b->mem, 320, 0) && all_are(b->mem + 384, 640 - 384, 0));
 }
 
+/* Bytes of pages [first, first + count) are where the list says, and no others have changed. */
+static void check_listed(const struct node *a, const struct node *b, const uint32_t *src,
+                         const uint32_t *dst, uint64_t first, uint64_t count, uint64_t len)
+{
+	uint8_t *want = case_memory(b->bytes);
+
+	memset(want, 0, b->bytes);
+	for (uint64_t i = first; i < first + count; i++)
+		memcpy(want + dst[i] * len, a->mem + src[i] * len, len);
+	assert_memory_equal(b->mem, want, b->bytes);
+}
+
+/* Goal: a list that is kept serves many writes, whole and in part, with an immediate a page and one
+ * in all, after the caller's arrays have changed and, for those accepted, after it was closed. */
+static void pages_of_a_kept_list_go_where_it_says(void **state)
+{
+	static const struct {
+		uint64_t first, count;
+		uint32_t flags;
+	} parts[] = {
+		{ 0, 300, WIMM_IMM },
+		{ 17, 200, WIMM_IMM },
+		{ 299, 1, WIMM_IMM },
+		{ 300, 0, WIMM_IMM },
+		{ 5, 290, WIMM_IMM | WIMM_IMM_ONCE },
+	};
+	struct node *a = node_open(300 * 96), *b = node_open(300 * 96);
+	struct wimm_remote_mr *to = remote_of(a, b);
+	uint32_t *src = case_memory(300 * sizeof(*src)), *dst = case_memory(300 * sizeof(*dst));
+	uint32_t *given = case_memory(300 * sizeof(*given));
+
+	(void)state;
+	for (uint32_t i = 0; i < 300; i++) {
+		src[i] = (i * 7 + 3) % 300;
+		dst[i] = (i * 211) % 300;
+	}
+	fill(a->mem, a->bytes, 7);
+	for (uint32_t k = 0; k < sizeof(parts) / sizeof(parts[0]); k++) {
+		struct wimm_paged_writes w = pages_of(a, to, NULL, NULL, parts[k].count, 96);
+		struct wimm_page_list *list = NULL;
+		struct result *r;
+
+		memcpy(given, src, 300 * sizeof(*given));
+		assert_ok(wimm_page_list_open(a->engine, a->mr, given, dst, 300, &list));
+		memset(given, 0xff, 300 * sizeof(*given));
+		memset(b->mem, 0, b->bytes);
+		hand_over(b);
+		w.list = list;
+		w.list_first = parts[k].first;
+		w.flags = parts[k].flags;
+		w.imm = k;
+		r = submit_pages(a, &w);
+		wimm_page_list_close(&list);
+		assert_null(list);
+		result_ok(r);
+		if (parts[k].count != 0)
+			imm_reaches(b, k,
+			            parts[k].flags == WIMM_IMM ? parts[k].count : UINT64_C(1));
+		check_listed(a, b, src, dst, parts[k].first, parts[k].count, 96);
+	}
+}
+
 struct look {
 	struct node *b;
 	const uint32_t *dst;
@@ -409,6 +471,7 @@ static void region_with_strict_order_asks_every_nic_for_it(void **state)
 static const struct contract_case cases[] = {
 	CASE(pages_none_at_all_case_57_are_done_at_once),
 	CASE(pages_repeated_case_59_count_each),
+	CASE(pages_of_a_kept_list_go_where_it_says),
 	CASE(pages_with_one_immediate_count_it_after_the_last),
 	CASE(pages_in_a_row_are_merged_where_no_page_counts),
 	CASE(writes_pinned_to_each_nic_arrive),
