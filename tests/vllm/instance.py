@@ -6,6 +6,7 @@ Run by tests/vllm/conftest.py in the environment that has vLLM.
 """
 import concurrent.futures
 import contextlib
+import dataclasses
 import json
 import os
 import queue
@@ -21,6 +22,7 @@ from wimm import kv
 from wimm.operation import Operation
 
 _WRITTEN = 4  # KV_BLOB_WRITTEN of src/kv/blob.h
+_SHORT = b"wimm.vllm "  # how the connector's own messages begin; the others are wimm.kv's
 _saying = threading.Lock()  # the engine's callback thread has things to say, too
 
 
@@ -38,6 +40,7 @@ class Faults:
         self.layer_done = worker.saves.layer_done
         self.cancelled = worker.saves.cancelled
         self.give_up, self.fence_peer = kv.Receiver.give_up, worker.engine.fence_peer
+        self.receive, self.send = worker.cache.receive, worker.engine.send
         self.held = []
         self.go = threading.Event()
 
@@ -46,6 +49,7 @@ class Faults:
         saves._source, saves.layer_done = self.source, self.layer_done
         saves.cancelled = self.cancelled
         kv.Receiver.give_up, self.worker.engine.fence_peer = self.give_up, self.fence_peer
+        self.worker.cache.receive, self.worker.engine.send = self.receive, self.send
         self.go.set()
         for args in self.held:
             with self.worker.lock:
@@ -108,6 +112,26 @@ class Faults:
             return keep_out(peer)
 
         kv.Receiver.give_up, self.worker.engine.fence_peer = give_up, fence_peer
+
+    def refuse(self, step):
+        """The engine refuses what decode does for a load. "receive", "send": the peer is lost, but
+        the event that says so has not come yet. "model": prefill has another one."""
+        def receive(*args, **more):
+            raise wimm.Error(wimm.Status.E_PEER_LOST, "lost a moment ago")
+
+        def other_model(*args, prefill, **more):
+            tag = prefill.model_tag ^ 1
+            return self.receive(*args, prefill=dataclasses.replace(prefill, model_tag=tag), **more)
+
+        def send(peer, data, **more):
+            if not data.startswith(_SHORT):
+                raise wimm.Error(wimm.Status.E_PEER_LOST, "lost a moment ago", peer)
+            return self.send(peer, data, **more)
+
+        if step == "send":
+            self.worker.engine.send = send
+        else:
+            self.worker.cache.receive = receive if step == "receive" else other_model
 
     def hold_cancels(self):
         """Nobody is told that nothing writes for them any more, until this is cleared."""

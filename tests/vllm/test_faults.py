@@ -151,15 +151,47 @@ def test_blocks_in_quarantine_come_back_when_the_silent_rank_is_fenced(trio):
     reuse_all(prefill, decode, "after-keep", loaded["blocks"])
 
 
+@pytest.mark.parametrize("step,says", (("receive", "lost a moment ago"), ("model", "model_tag"),
+                                       ("send", "lost a moment ago")))
+def test_load_that_is_refused_fails_that_request_and_nothing_else(trio, step, says):
+    """Goal: decode knows prefill's layout, and the engine refuses the receiver or the request: the
+    peer died a moment before, or has another model. Decode computes the prompt, or the request
+    ends with an error, and the next one is served by both."""
+    prefill, recompute, fail = trio
+    for decode in (recompute, fail):
+        name, ids = f"{step}-{decode is fail}", prompt(12, 300)
+        wanted = decode.alone(f"ref-{name}", ids)
+        for turn in ("before", "refused", "after"):
+            if turn == "refused":
+                decode.ask("fault", kind="refuse", step=step)
+            decode.decode(f"{turn}-{name}", ids, prefill.address)
+            if turn != "refused" or step == "send":  # else prefill hears nothing of it
+                prefill.prefill(f"{turn}-{name}", ids)
+            done = decode.wait("done", name=f"D-{turn}-{name}")
+            failed = decode.wait("loaded", transfer=f"{turn}-{name}")["failed"]
+            if turn == "refused":
+                decode.ask("fault", kind="clear")
+                assert says in failed
+            if turn == "refused" and decode is fail:
+                assert done["reason"] == "error"
+            else:
+                assert done["tokens"] == wanted
+            assert bool(failed) is (turn == "refused")
+            assert prefill.wait_free() == prefill.blocks and decode.wait_free() == decode.blocks
+
+
 def test_params_that_lack_something_are_computed_by_decode(trio):
-    """Goal: a proxy's mistakes cost time, not the service: no id, no address, a wrong one."""
-    _, decode, _ = trio
+    """Goal: a proxy's mistakes cost time, not the service: no id, no address, a wrong one, two of a
+    prefill with one rank."""
+    prefill, decode, _ = trio
     ids = prompt(7, 200)
     wanted = decode.alone("ref-lacks", ids)
-    whole = {"do_remote_prefill": True, "transfer_id": "x", "remote_addresses": ["nowhere:1:2"]}
-    for index, lacks in enumerate(("transfer_id", "remote_addresses", "")):
+    whole = {"do_remote_prefill": True, "transfer_id": "x", "remote_addresses": [prefill.address]}
+    mistakes = ("transfer_id", None), ("remote_addresses", None), \
+        ("remote_addresses", ["nowhere:1:2"]), ("remote_addresses", 2 * [prefill.address])
+    for index, (field, value) in enumerate(mistakes):
         decode.say("add", name=f"lacks-{index}", prompt=ids, tokens=16,
-                   params={key: value for key, value in whole.items() if key != lacks})
+                   params={**whole, field: value})
         assert decode.wait("done", name=f"lacks-{index}")["tokens"] == wanted
     assert decode.wait_free() == decode.blocks
 

@@ -106,13 +106,15 @@ class Loads:
     # --- with the lock, on either thread ---
 
     def _serve_waiting(self) -> None:
-        for loading in list(self._waiting):
+        waiting, self._waiting = self._waiting, []
+        for loading in waiting:
             layout = self._layouts.get(loading.peers[0])
-            if layout is not None and self._ask(loading, layout):
-                self._waiting.remove(loading)
+            if layout is None or not self._ask(loading, layout):
+                self._waiting.append(loading)
 
     def _ask(self, loading: _Loading, layout: kv.Layout) -> bool:
-        """Open the receiver and send its request. False: there is no room now."""
+        """Open the receiver and send its request, or fail where that cannot be. False: there is no
+        room now."""
         load, worker = loading.load, self._worker
         left = max(loading.deadline - time.monotonic(), 0.001)
         note = json.dumps({"transfer": load.transfer, "tokens": load.tokens}).encode()

@@ -8,10 +8,11 @@ the engine's callback thread. One lock guards everything; nobody waits for an op
 
 from __future__ import annotations
 
+import functools
 import json
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 from vllm.logger import init_logger
 
@@ -146,22 +147,30 @@ class Worker:
             self.cache.take_message(peer, data)
             return
         try:
-            said = json.loads(data[len(_MAGIC):])
-            kind = said["kind"]
-            with self.lock:
-                if kind == "ask":
-                    self.say(peer, "layout", **_layout_says(self.layout))
-                elif kind == "layout":
-                    self.loads.told_layout(peer, _layout_said(said))
-                elif kind == "cancel":
-                    self.saves.cancelled(peer, int(said["id"]), str(said["transfer"]))
-                elif kind == "gone":
-                    self.loads.gone(peer, int(said["id"]))
-                elif kind == "refuse":
-                    self.loads.refused(int(said["id"]), str(said["text"]))
-        except (KeyError, TypeError, ValueError) as problem:
+            act = self._understood(peer, json.loads(data[len(_MAGIC):]))
+        except (ArithmeticError, KeyError, TypeError, ValueError) as problem:
             logger.warning("wimm: peer %d said something that is no message: %s", peer, problem)
+            return
+        with self.lock:
+            act()
         self.changed()
+
+    def _understood(self, peer: int, said: dict[str, Any]) -> Callable[[], object]:
+        """What is to be done about a short message. It is not done here: what is wrong with it then
+        is no fault of the peer's."""
+        kind = said["kind"]
+        if kind == "ask":
+            return lambda: self.say(peer, "layout", **_layout_says(self.layout))
+        if kind == "layout":
+            return functools.partial(self.loads.told_layout, peer, _layout_said(said))
+        if kind == "cancel":
+            return functools.partial(self.saves.cancelled, peer, int(said["id"]),
+                                     str(said["transfer"]))
+        if kind == "gone":
+            return functools.partial(self.loads.gone, peer, int(said["id"]))
+        if kind == "refuse":
+            return functools.partial(self.loads.refused, int(said["id"]), str(said["text"]))
+        raise ValueError(f"kind {kind!r}")
 
     def _on_peer_event(self, event: PeerEvent) -> None:
         if event.kind not in (wimm.PeerEventKind.DOWN, wimm.PeerEventKind.RESTARTED):
@@ -185,4 +194,4 @@ def _layout_said(said: dict[str, Any]) -> kv.Layout:
     fields = dict(said["layout"])
     fields["kind"] = kv.KvKind(fields["kind"])
     fields["strides"] = kv.Strides(*fields["strides"])
-    return kv.Layout(**fields)
+    return kv.Layout(**fields).packed()  # which looks at each number
