@@ -444,6 +444,10 @@ static void print_results(struct results *r)
 	}
 	row("not hidden: whole cache after compute, p50",
 	    whole / p50(r->after.last, r->after.count) / 1e3, "GB/s", 0.9 * most, false);
+	fact("hidden: of that time, gone by when the last layer was stored",
+	     100 - 100 * p50(r->sent[WIDE].last, r->sent[WIDE].count) /
+	                   p50(r->after.last, r->after.count),
+	     "%");
 	kvl_times_print("the last layer", &r->steps[WIDE], false);
 	kvl_times_print("the last layer, timed by the card as well", &r->events, false);
 	kvl_times_print("the last layer, the narrow side", &r->steps[NARROW], false);
