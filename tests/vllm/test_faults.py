@@ -156,7 +156,7 @@ def test_blocks_in_quarantine_come_back_when_the_silent_rank_is_fenced(trio):
 def test_load_that_is_refused_fails_that_request_and_nothing_else(trio, step, says):
     """Goal: decode knows prefill's layout, and the engine refuses the receiver or the request: the
     peer died a moment before, or has another model. Decode computes the prompt, or the request
-    ends with an error, and the next one is served by both."""
+    ends with an error; prefill does not wait for it, and the next one is served."""
     prefill, recompute, fail = trio
     for decode in (recompute, fail):
         name, ids = f"{step}-{decode is fail}", prompt(12, 300)
@@ -165,8 +165,7 @@ def test_load_that_is_refused_fails_that_request_and_nothing_else(trio, step, sa
             if turn == "refused":
                 decode.ask("fault", kind="refuse", step=step)
             decode.decode(f"{turn}-{name}", ids, prefill.address)
-            if turn != "refused" or step == "send":  # else prefill hears nothing of it
-                prefill.prefill(f"{turn}-{name}", ids)
+            prefill.prefill(f"{turn}-{name}", ids)
             done = decode.wait("done", name=f"D-{turn}-{name}")
             failed = decode.wait("loaded", transfer=f"{turn}-{name}")["failed"]
             if turn == "refused":

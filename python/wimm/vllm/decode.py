@@ -173,6 +173,9 @@ class Loads:
         self._report_if_safe(loading)
 
     def _say_cancel(self, loading: _Loading) -> None:
+        if not loading.id:  # nobody was asked, so nobody will ask: prefill need not keep the pages
+            for peer in loading.peers:
+                self._worker.say(peer, "cancel", id=0, transfer=loading.load.transfer)
         for peer in list(loading.unsure):
             self._worker.say(peer, "cancel", id=loading.id, transfer=loading.load.transfer)
 

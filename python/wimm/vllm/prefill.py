@@ -294,9 +294,11 @@ class Saves:
             self.over.add(job.request)
 
     def cancelled(self, peer: int, number: int, transfer: str) -> None:
-        """The decode side has given a request up, and wants to know when nothing writes for it."""
+        """The decode side has given a request up, and wants to know when nothing writes for it.
+        Number 0: it has given the transfer up before it asked."""
         known = number in self._cancelled
-        _remember(self._cancelled, number, transfer)
+        if number:
+            _remember(self._cancelled, number, transfer)
         dropped = self._drop_early(transfer, lambda request: request.id == number)
         job = self._jobs.get(transfer)
         for one in job.senders if job is not None else []:
