@@ -20,6 +20,7 @@ import torch
 import wimm
 from wimm import kv
 from wimm.operation import Operation
+from wimm.vllm.stats import Stats
 
 _WRITTEN = 4  # KV_BLOB_WRITTEN of src/kv/blob.h
 _SHORT = b"wimm.vllm "  # how the connector's own messages begin; the others are wimm.kv's
@@ -163,13 +164,14 @@ class Instance:
         self.commands = queue.Queue()
         self.sums = {}    # by transfer: of the pages, layer by layer
         self.blocks = {}  # by transfer
+        self.stats = Stats()
         self._watch()
 
     def _watch(self):
         """Note where pages lie and what they hold, when all are there and when all have gone."""
         loads, saves = self.worker.loads, self.worker.saves
         report, drop, opened = loads._report, saves._drop_if_over, saves._open
-        take_message = self.worker.cache.take_message
+        take_message, take_stats = self.worker.cache.take_message, self.worker.take_stats
 
         def opens(job, request):
             done = opened(job, request)
@@ -196,8 +198,14 @@ class Instance:
                 say("heard how far prefill is")
             return took
 
+        def took_stats():
+            taken = take_stats()
+            if taken is not None:
+                self.stats.aggregate(taken)
+            return taken
+
         loads._report, saves._drop_if_over, saves._open = reported, dropped, opens
-        self.worker.cache.take_message = took_message
+        self.worker.cache.take_message, self.worker.take_stats = took_message, took_stats
 
     def sums_of(self, blocks):
         tensors = self.worker.shape.keep
@@ -230,6 +238,10 @@ class Instance:
         elif name == "sums":
             transfer = args["transfer"]
             say("sums", sums=self.sums[transfer], blocks=self.blocks[transfer])
+        elif name == "stats":
+            self.worker.take_stats()
+            say("stats", sums=self.stats.data, says=self.stats.reduce())
+            self.stats.reset()
         elif name == "reset":
             self.llm.reset_prefix_cache()
             say("reset")

@@ -43,6 +43,38 @@ def test_prompt_in_chunks_gives_the_tokens_of_decode_alone(pair, length):
     assert end(pair, name)[0] == wanted
 
 
+def test_statistics_say_what_of_a_transfer_was_hidden(pair):
+    """Goal: of a prompt that decode asks for during its first chunk some of the time lies before
+    its last layer, of one that it asks for when all is computed none; both count the same bytes."""
+    prefill, decode = pair
+    ids, sent = prompt(42, 300), []
+    for early in (True, False):
+        name = f"stats-{early}"
+        for side in pair:
+            side.ask("reset")
+            side.ask("stats")
+        if early:
+            prefill.ask("fault", kind="stop_after_layer", layer=1)
+        prefill.prefill(name, ids)
+        prefill.wait("stopped") if early else prefill.wait("done", name=f"P-{name}")
+        decode.decode(name, ids, prefill.address)
+        if early:
+            prefill.wait("serving", transfer=name)
+            prefill.say("go")
+            prefill.wait("done", name=f"P-{name}")
+        assert not decode.wait("loaded", transfer=name)["failed"]
+        assert prefill.wait_free() == prefill.blocks and decode.wait_free() == decode.blocks
+        prefill.ask("fault", kind="clear")
+        said = prefill.ask("stats")
+        sums = said["sums"]
+        assert (sums["prompts_sent"], sums["asked_early"]) == (1, early)
+        assert sums["exposed_s"] < sums["sending_s"] if early else said["says"]["hidden %"] == 0
+        come = decode.ask("stats")["sums"]
+        assert (come["loads_come"], come["loads_failed"]) == (1, 0)
+        sent.append(sums["bytes_sent"])
+    assert sent[0] == sent[1] > 0
+
+
 def test_decode_that_asks_in_the_middle_of_a_pass_gets_all_layers(pair):
     """Goal: the request comes between two layers of the second chunk: the layers before it leave at
     once, together with the first chunk."""

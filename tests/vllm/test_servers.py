@@ -20,7 +20,8 @@ LEASE_S = 20  # pages of a decode that died before it asked are kept so long
 def service(models, tmp_path_factory):
     model, port = models("gqa"), free_port()
     servers = [Server(log_of(tmp_path_factory, "prefill"), model,
-                      wimm_transfer("kv_producer", port, lease=LEASE_S)),
+                      wimm_transfer("kv_producer", port, lease=LEASE_S),
+                      VLLM_LOGGING_LEVEL="INFO", VLLM_LOG_STATS_INTERVAL="1"),
                Server(log_of(tmp_path_factory, "decode"), model, wimm_transfer("kv_consumer", 0))]
     try:
         yield Proxy(*(server.ready() for server in servers), [f"127.0.0.1:{port}"])
@@ -77,12 +78,15 @@ def loads_failed(server):
 
 
 def test_two_hundred_requests_through_both_servers_are_right(service, wanted):
-    """Goal: pages flow while prefill computes, for every request; no token is wrong, no block is
-    lost, and no transfer fails."""
+    """Goal: pages flow while prefill computes; no token is wrong, no block is lost, no transfer
+    fails, and prefill's log says what of them was hidden behind compute."""
     numbers = [i % len(PROMPTS) for i in range(REQUESTS)]
     assert check(service, wanted, numbers) == REQUESTS
     assert loads_failed(service.decode) == 0
     no_block_is_lost(service.prefill, service.decode)
+    said = "KV Transfer metrics: prompts sent=.* layer by layer=[1-9].* hidden %=[0-9]"
+    wait_until(lambda: re.search(said, service.prefill.log.read_text()), "in the log", 60,
+               service.prefill.tail)
 
 
 def test_prefill_killed_in_mid_request_costs_no_answer(service, wanted):

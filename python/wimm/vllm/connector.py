@@ -18,6 +18,7 @@ from vllm.distributed.parallel_state import get_tensor_model_parallel_rank
 from .plan import Settings, Step
 from .scheduler import Scheduler
 from .shape import describe
+from .stats import Stats
 from .worker import Worker
 
 if TYPE_CHECKING:
@@ -143,6 +144,13 @@ class WimmConnector(KVConnectorBase_V1):
 
     def get_block_ids_with_load_errors(self) -> set[int]:
         return self._moving.loads.take_bad_blocks()
+
+    def get_kv_connector_stats(self) -> Stats | None:
+        return self._worker.take_stats() if self._worker is not None else None  # vLLM asks both
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> Stats:
+        return Stats(data=data or {})
 
     def shutdown(self) -> None:
         if self._worker is not None:

@@ -225,6 +225,8 @@ class Loads:
         if self._open.pop(loading.load.request, None) is None:
             return
         self.over.add(loading.load.request)
+        self._worker.stats.add(loads_come=not loading.failed,
+                               loads_failed=bool(loading.failed and not loading.aborted))
         if not loading.aborted:
             self._bad_blocks.update(loading.bad_blocks())
 

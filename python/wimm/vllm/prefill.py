@@ -10,7 +10,7 @@ from __future__ import annotations
 import collections
 import json
 import time
-from typing import TYPE_CHECKING, Callable, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
 from vllm.logger import init_logger
 
@@ -41,6 +41,7 @@ class _Sender:
         self.told_pages = request.first_token // page_tokens  #: of the prompt's pages
         self.goal = 0      #: steps that were told
         self.bumped = 0
+        self.began: float | None = None  #: when the first layer could leave
         self.cancel_peer: int | None = None  #: wants to know when this is over
 
 
@@ -54,6 +55,7 @@ class _Job:
         self.blocks: list[int] = []
         self.final = 0            #: tokens before it are computed
         self.end = 0              #: the present step's end
+        self.computed: float | None = None  #: when all of it was
         self.senders: list[_Sender] = []
         self.ended = 0            #: requests that are through, one way or another
         self.wanted: int | None = None  #: requests there will be: the decode side's ranks
@@ -125,6 +127,7 @@ class Saves:
             return
         with self._worker.lock:
             self._layers_done = index + 1
+            self._note_computed()
             for job in self._active:
                 for sender in job.senders:
                     self._bump(job, sender)
@@ -135,11 +138,20 @@ class Saves:
             return
         with self._worker.lock:
             self._layers_done = self._worker.layout.layers
+            self._note_computed()
             for job in self._active:
                 for sender in job.senders:
                     self._bump(job, sender)
                 job.final = job.end
             self._active.clear()
+
+    def _note_computed(self) -> None:
+        """Which prompts are through with the layer that has just been done."""
+        if self._layers_done == self._worker.layout.layers:
+            now = time.monotonic()
+            for job in self._active:
+                if job.end == job.tokens and job.computed is None:
+                    job.computed = now
 
     def fail(self, failures: dict[str, str]) -> None:
         """These requests' blocks are about to be used for something else. Returns when nothing
@@ -216,7 +228,7 @@ class Saves:
         job.senders.append(one)
         if job in self._active or job.final:
             self._tell(job, one)
-        sender.ended.add_done_callback(lambda _: self._ended(job, one))
+        sender.ended.add_done_callback(lambda ended: self._ended(job, one, ended))
         return True
 
     def _tell(self, job: _Job, one: _Sender) -> None:
@@ -246,12 +258,13 @@ class Saves:
         missing = layers - self._layers_done if job in self._active else 0
         steps = one.goal - missing - one.bumped
         if steps > 0:
+            one.began = one.began or time.monotonic()
             one.sender.bump(steps)
             one.bumped += steps
 
     # --- ends; with the lock ---
 
-    def _ended(self, job: _Job, one: _Sender) -> None:
+    def _ended(self, job: _Job, one: _Sender, ended: Any) -> None:
         """Callback thread, or whoever added the callback: a sender has reported."""
         with self._worker.lock:
             if one in job.senders:
@@ -261,7 +274,16 @@ class Saves:
             if one.cancel_peer is not None:
                 self._worker.say(one.cancel_peer, "gone", id=one.id)
             self._drop_if_over(job)
+            if one.began is not None and not ended.cancelled() and ended.exception(0) is None:
+                self._count(job, one.began, ended.result(0).bytes)
         self._worker.changed()
+
+    def _count(self, job: _Job, began: float, length: int) -> None:
+        """A request was served."""
+        now = time.monotonic()
+        computed = now if job.computed is None else job.computed
+        self._worker.stats.add(prompts_sent=1, bytes_sent=length, asked_early=began < computed,
+                               sending_s=now - began, exposed_s=now - max(began, computed))
 
     def _fail(self, job: _Job, text: str) -> None:
         if job.failed:

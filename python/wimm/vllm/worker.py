@@ -23,6 +23,7 @@ from .decode import Loads
 from .plan import Settings, Step
 from .prefill import Saves
 from .shape import Shape
+from .stats import Stats
 
 if TYPE_CHECKING:
     from ..engine import PeerEvent
@@ -45,6 +46,7 @@ class Worker:
         self._order = {name: index for index, name in enumerate(shape.layers)}
         self._peers: dict[str, int] = {}
         self._next_poll = 0.0
+        self.stats = Stats()
         self.engine = wimm.Engine(settings.provider, settings.nics_of(rank),
                                   heartbeat=settings.heartbeat,
                                   peer_timeout=settings.peer_timeout,
@@ -100,6 +102,14 @@ class Worker:
                     self.saves.busy() or self.loads.busy()):
                 self._changed.wait(_IDLE_WAIT_S)
             return self.saves.take_over(), self.loads.take_over()
+
+    def take_stats(self) -> Stats | None:
+        """Those of what has ended since they were taken; None where nothing has."""
+        with self.lock:
+            if self.stats.is_empty():
+                return None
+            taken, self.stats = self.stats, Stats()
+            return taken
 
     def _poll(self) -> None:
         now = time.monotonic()
