@@ -14,8 +14,8 @@ WAIT = 60
 class Rank:
     """One rank's pool and manager. SGLang's pool: a K buffer a layer, then a V buffer a layer."""
 
-    def __init__(self, backend, mode, port, page_size=16):
-        self.kv = [np.zeros((PAGES, PAGE_BYTES), np.uint8) for _ in range(2 * LAYERS)]
+    def __init__(self, backend, mode, port, page_size=16, pages=PAGES):
+        self.kv = [np.zeros((pages, PAGE_BYTES), np.uint8) for _ in range(2 * LAYERS)]
         self.aux = [np.zeros((AUX_ROWS, AUX_BYTES), np.uint8)]
         args = types.SimpleNamespace(
             engine_rank=0, gpu_id=-1, page_size=page_size, state_data_ptrs=[],
@@ -44,9 +44,10 @@ def backend(sglang):
 
 
 @pytest.fixture
-def ranks(backend):
+def ranks(backend, request):
     server = backend.KVBootstrapServer("127.0.0.1", 0)
-    made = [Rank(backend, mode, server.port) for mode in ("prefill", "decode")]
+    made = [Rank(backend, mode, server.port, **getattr(request, "param", {}))
+            for mode in ("prefill", "decode")]
     yield (*made, f"127.0.0.1:{server.port}")
     for rank in made:
         rank.manager.close()
@@ -106,6 +107,34 @@ def test_sglang_request_in_chunks_delivers_pages_and_aux(backend, ranks):
         assert not np.delete(decode.aux[0], 5, 0).any()
         sender.clear()
         receiver.clear()
+
+
+@pytest.mark.parametrize("ranks", [{"page_size": 1, "pages": 1000}], indirect=True)
+@pytest.mark.parametrize("in_a_row", (True, False))
+def test_sglang_small_pages_in_a_row_share_immediates(backend, ranks, in_a_row):
+    """Goal: 600 pages of one token, in chunks that fill no group: three groups a buffer where
+    decode's pages lie in a row, else an immediate each; every byte is right."""
+    prefill, decode, bootstrap = ranks
+    prefill.fill(4)
+    theirs = np.arange(300, 900, dtype=np.int32)
+    ours = np.arange(100, 700, dtype=np.int32)
+    if not in_a_row:
+        ours = np.random.default_rng(5).permutation(ours)
+    sender, receiver = open_both(backend, prefill, decode, bootstrap, 31, theirs, aux=1)
+    receiver.send_metadata(ours, aux_index=2)
+    poll_until(sender, backend.KVPoll.WaitingForInput)
+    for first in range(0, 600, 100):
+        sender.send(theirs[first:first + 100])
+        assert sender.poll() != backend.KVPoll.WaitingForInput
+    poll_until(receiver, backend.KVPoll.Success)
+    poll_until(sender, backend.KVPoll.Success)
+    # Six chunks; or two full groups and one of 88 pages; and the auxiliary row.
+    assert len(sender._writes) == (3 if in_a_row else 6) * 2 * LAYERS + 1
+    assert sender.get_transfer_metric().transfer_total_bytes == 600 * PAGE_BYTES * 2 * LAYERS
+    for got, had in zip(decode.kv, prefill.kv):
+        assert np.array_equal(got[ours], had[theirs])
+        assert not np.delete(got, ours, 0).any()
+    assert np.array_equal(decode.aux[0][2], prefill.aux[0][1])
 
 
 def test_sglang_pools_that_differ_fail_on_both_sides(backend, ranks):

@@ -2,10 +2,12 @@
 """SGLang's disaggregation backend over wimm: the four classes that a backend of SGLang 0.5 is.
 
 Every buffer of SGLang's pool is a region of its own. Decode tells prefill which pages it has and
-which immediate counts them; each chunk goes out as one paged write a buffer, one immediate a page,
-the auxiliary buffers behind the last one. Decode is done when all are counted: nobody says that it
-is. Ranks are paired one to one, so both sides have the same number of them, or the cache is the
-same on each (MLA). State buffers, host destinations and role switches are refused by name.
+which immediate counts them; each chunk goes out as paged writes, the auxiliary buffers behind the
+last one. One immediate is counted a page and buffer; where small pages lie in a row, decode asks
+for one a group of them, whose neighbours wimm merges, and a group leaves when it is full. Decode is
+done when all are counted: nobody says that it is. Ranks are paired one to one, so both sides have
+the same number of them, or the cache is the same on each (MLA). State buffers, host destinations
+and role switches are refused by name.
 """
 
 from __future__ import annotations
@@ -36,6 +38,8 @@ _IMMS = 0x8000  # values that requests take turns with
 _DEADLINE_S = 300.0
 _ANSWER_S = 10.0
 _MESSAGE_MAX = 1 << 20
+_GROUP_PAGES = 256        # that share an immediate: where, and how many, as wimm.kv has it
+_GROUP_PAGE_MOST = 16384  # bytes of a page
 
 
 class KVBootstrapServer(BaseKVBootstrapServer):
@@ -195,6 +199,7 @@ class KVSender(_Request, BaseKVSender):
                  req_has_disagg_prefill_dp_rank: bool = False) -> None:
         super().__init__(mgr, bootstrap_room)
         self._pages = self._sent = 0
+        self._held: list[int] = []  # pages of a group that is not full
         self._aux: int | None = None
         self._writes: list[Operation] = []
         self._began: float | None = None
@@ -213,6 +218,8 @@ class KVSender(_Request, BaseKVSender):
             self._peer = said["peer"]
             if said["shape"] != self._mgr.shape():
                 self._give_up(f"decode has {said['shape']}, prefill {self._mgr.shape()}")
+            elif not isinstance(said["group"], int) or said["group"] < 1:
+                self._give_up(f"decode has groups of {said['group']!r} pages")
             elif self._pages and len(said["pages"]) != self._pages:
                 self._give_up(f"{self._pages} pages, decode has {len(said['pages'])}")
         return said
@@ -230,20 +237,13 @@ class KVSender(_Request, BaseKVSender):
         if any(state_indices or []):
             self._give_up("state indices are not served")
             return
-        mgr, first, count = self._mgr, self._sent, len(kv_indices)
-        into = said["pages"][first:first + count]
+        mgr, wanted = self._mgr, len(said["pages"])
+        self._held += map(int, kv_indices)
         self._began = self._began or time.monotonic()
         try:
-            if len(into) != count:
-                raise ValueError(f"pages {first} to {first + count}, decode has "
-                                 f"{len(said['pages'])}")
-            for region, desc, length in zip(mgr.kv, said["kv"], mgr.args.kv_item_lens):
-                if count:
-                    self._writes.append(mgr.engine.write_pages(
-                        region, list(map(int, kv_indices)), mgr.remote(desc), into,
-                        page_bytes=length, imm=said["imm"], deadline=_DEADLINE_S))
-                    self._bytes += count * length
-            self._sent += count
+            if self._sent + len(self._held) > wanted:
+                raise ValueError(f"{self._sent + len(self._held)} pages, decode has {wanted}")
+            self._send_groups(said, all_of_it=self._sent + len(self._held) == wanted)
             if self._sent == len(said["pages"]) and self._aux is not None:
                 for region, desc, length in zip(mgr.aux, said["aux"], mgr.args.aux_item_lens):
                     self._writes.append(mgr.engine.write(
@@ -252,6 +252,24 @@ class KVSender(_Request, BaseKVSender):
                         deadline=_DEADLINE_S))
         except (Error, ValueError) as problem:
             self._give_up(str(problem))
+
+    def _send_groups(self, said: dict[str, Any], all_of_it: bool) -> None:
+        """Write the pages that are held, but for the last group where it is not full."""
+        mgr, group = self._mgr, int(said["group"])
+        count = len(self._held)
+        if not all_of_it:
+            count -= count % group
+        step = group if group > 1 else max(count, 1)  # in each request of writes
+        for first in range(0, count, step):
+            ours = self._held[first:min(first + step, count)]
+            into = said["pages"][self._sent:self._sent + len(ours)]
+            for region, desc, length in zip(mgr.kv, said["kv"], mgr.args.kv_item_lens):
+                self._writes.append(mgr.engine.write_pages(
+                    region, ours, mgr.remote(desc), into, page_bytes=length, imm=said["imm"],
+                    imm_once=group > 1, deadline=_DEADLINE_S))
+                self._bytes += len(ours) * length
+            self._sent += len(ours)
+        del self._held[:count]
 
     def poll(self) -> int:
         if self._problem is None and self._said() is None:
@@ -265,7 +283,8 @@ class KVSender(_Request, BaseKVSender):
             return int(KVPoll.Failed if ended else KVPoll.Transferring)
         said = self._said()
         if said is None or self._sent < len(said["pages"]) or not self._writes:
-            return int(KVPoll.Transferring if self._writes else KVPoll.WaitingForInput)
+            return int(KVPoll.Transferring if self._writes or self._held else
+                       KVPoll.WaitingForInput)
         if not all(write.done() for write in self._writes):
             return int(KVPoll.Transferring)
         if self._took is None and self._began is not None:
@@ -321,17 +340,30 @@ class KVReceiver(_Request, BaseKVReceiver):
             self._failed("state indices and host destinations are not served")
         if self._problem is not None or self._peer is None:
             return
-        count = len(pages) * len(mgr.kv) + (len(mgr.aux) if aux_index is not None else 0)
+        group = self._group(pages)
+        count = -(-len(pages) // group) * len(mgr.kv) + (
+            len(mgr.aux) if aux_index is not None else 0)
         try:
             self._imm = mgr.take_imm()
             self._counted = mgr.engine.expect(self._imm, count, owes={self._peer: count},
                                               deadline=_DEADLINE_S)
             mgr.engine.send(self._peer, json.dumps({
-                "room": self._room, "imm": self._imm, "pages": pages, "aux_index": aux_index,
+                "room": self._room, "imm": self._imm, "pages": pages, "group": group,
+                "aux_index": aux_index,
                 "shape": mgr.shape(), "kv": [region.desc.hex() for region in mgr.kv],
                 "aux": [region.desc.hex() for region in mgr.aux]}).encode(), deadline=_ANSWER_S)
         except (Error, RuntimeError, ValueError) as problem:
             self._failed(str(problem))
+
+    def _group(self, pages: list[int]) -> int:
+        """Pages that share an immediate. A card that writes by itself takes any list in one launch,
+        and few pages take no time: an immediate each there."""
+        mgr = self._mgr
+        by_card = mgr.args.gpu_id >= 0 and str(mgr.engine.address).startswith("host:")
+        if len(pages) < _GROUP_PAGES or max(mgr.args.kv_item_lens) >= _GROUP_PAGE_MOST or by_card:
+            return 1
+        in_row = sum(after - before == 1 for before, after in zip(pages, pages[1:]))
+        return _GROUP_PAGES if in_row >= len(pages) // 2 else 1
 
     def poll(self) -> int:
         if self._problem is None and self._counted is None:
