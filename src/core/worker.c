@@ -31,6 +31,8 @@ struct call {
 
 /* Requests taken from the inbox before what waits has its turn. */
 #define INBOX_BATCH 64
+/* A NIC that opens ctls is asked again until so many entries are dealt with. */
+#define NEW_CTLS_MAX 64
 /* What has woken a worker may lead to a callback: so long its thread spins, rather than to be woken
  * after it. */
 #define WOKEN_NS 300000u
@@ -307,20 +309,33 @@ void worker_ask(struct worker *w, void (*fn)(struct worker *w, void *arg), void 
 
 /* --- one turn --- */
 
+/* A batch of a NIC's entries. True: there may be more. */
+static bool poll_nic(struct worker *w, uint32_t nic, uint32_t *count) ON_WORKER
+{
+	uint32_t max = sizeof(w->cqe) / sizeof(w->cqe[0]);
+	uint32_t n = w->nic[nic].ops->poll(w->nic[nic].dev, w->now_ns, w->cqe, max);
+
+	ASSERT(n <= max);
+	for (uint32_t k = 0; k < n; k++)
+		session_cqe(w, nic, &w->cqe[k]);
+	*count += n;
+	return n == max || (n != 0 && w->cqe[n - 1].kind == PROV_CTL_NEW);
+}
+
 static uint32_t poll_nics(struct worker *w) ON_WORKER
 {
 	uint32_t total = 0;
 
 	w->polled_out = true;
 	for (uint32_t i = 0; i < w->dev_count; i++) {
-		uint32_t max = sizeof(w->cqe) / sizeof(w->cqe[0]);
-		uint32_t n = w->nic[i].ops->poll(w->nic[i].dev, w->now_ns, w->cqe, max);
+		uint32_t count = 0;
+		bool more = poll_nic(w, i, &count);
 
-		ASSERT(n <= max);
-		for (uint32_t k = 0; k < n; k++)
-			session_cqe(w, i, &w->cqe[k]);
-		total += n;
-		if (n == max)
+		/* A new ctl ends a batch: many of them may not keep others' completions back. */
+		for (uint32_t k = 0; more && k < NEW_CTLS_MAX && count < NEW_CTLS_MAX; k++)
+			more = poll_nic(w, i, &count);
+		total += count;
+		if (more)
 			w->polled_out = false;
 	}
 	return total;

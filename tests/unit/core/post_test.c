@@ -2,6 +2,7 @@
 #include "unit/core/duo.h"
 
 #include "plat/clock.h"
+#include "prov/providers.h"
 
 enum { ENTRY = 10000 }; /* three requests of 4 KiB at most */
 
@@ -142,6 +143,49 @@ static void post_cancelled_write_that_stands_still_costs_its_path(void **state)
 	duo_close(&d);
 }
 
+static void post_turn_reads_what_comes_behind_many_new_connections(void **state)
+{
+	/* Goal: strangers who connect in crowds do not keep a write waiting, a turn for each. */
+	static const struct sim_cfg virtual = { .seed = 3, .virtual_time = true };
+	static struct duo d;
+	struct prov_args args = { .nic = "3", .instance = (const uint8_t *)"sixteen octets.." };
+	struct wimm_write w = WIMM_WRITE_INIT;
+	struct prov_caps caps;
+	struct prov_error error;
+	struct prov_addr at_b;
+	struct prov_dev *c;
+	struct prov_ctl *ctl[40];
+	uint64_t count;
+
+	(void)state;
+	duo_open(&d, &virtual, "1", "2");
+	w.src = d.from;
+	w.dst = d.to;
+	w.len_bytes = 64;
+	w.imm = IMM;
+	w.flags = WIMM_IMM;
+	assert_ok(wimm_submit_single_write(d.a, &w, NULL, NULL));
+	duo_reaches(&d, 1);
+	args.world = d.world;
+	assert_ok(prov_sim_ops.open(&args, &caps, &c, &error));
+	prov_sim_ops.addr(d.b->worker.nic[0].dev, &at_b);
+	for (int i = 0; i < 40; i++) {
+		ctl[i] = prov_sim_ops.ctl_open(c, &at_b, NULL);
+		assert_non_null(ctl[i]);
+	}
+	sim_world_advance(d.world, sim_world_now_ns(d.world) + CLOCK_NS_PER_MS);
+	assert_ok(wimm_submit_single_write(d.a, &w, NULL, NULL));
+	assert_ok(wimm_progress(d.a, NULL));
+	sim_world_advance(d.world, sim_world_now_ns(d.world) + CLOCK_NS_PER_MS);
+	assert_ok(wimm_progress(d.b, NULL));
+	assert_ok(wimm_poll_imm(d.b, IMM, &count));
+	assert_int_equal(count, 2);
+	for (int i = 0; i < 40; i++)
+		prov_sim_ops.ctl_close(ctl[i], false);
+	prov_sim_ops.close(c);
+	duo_close(&d);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -149,6 +193,7 @@ int main(void)
 		cmocka_unit_test(post_failing_scatter_entry_gives_up_its_own_parts),
 		cmocka_unit_test(post_cancelled_write_that_comes_back_slowly_keeps_its_path),
 		cmocka_unit_test(post_cancelled_write_that_stands_still_costs_its_path),
+		cmocka_unit_test(post_turn_reads_what_comes_behind_many_new_connections),
 	};
 
 	return cmocka_run_group_tests_name("core/post", tests, NULL, NULL);
