@@ -135,6 +135,7 @@ struct op {
 	bool started;           /* accepted by the worker and not settled */
 	bool cancel_first;      /* its cancel overtook it on the way to the worker */
 	bool close_asked;       /* the engine's close has cancelled it */
+	bool doubted;           /* it was asked whether the peer lives, after its last request */
 	bool source_read;       /* a stopped peer may read its source after all */
 	bool aborted;           /* status is final, waiting for outstanding requests */
 	uint32_t confirms_left; /* legs that the receiver has not confirmed */

@@ -45,6 +45,11 @@ bool doubt_holds(struct op *op)
 			blame_peer(op, p);
 			return false;
 		}
+		/* It is asked when the last request is back: an answer to what was asked when the
+		 * first one failed may be from long before. */
+		if (p->doubt_id == 0 && p->ending_step == 0 && !op->doubted)
+			doubt_begin(op->worker, p);
+		op->doubted = true;
 		if (p->doubt_id == 0 && p->ending_step == 0)
 			return false;
 		if (!list_linked(&op->wait_link))
