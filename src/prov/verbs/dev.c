@@ -19,6 +19,10 @@
 #include <stdio.h>
 #include <string.h>
 
+/* A request is seen to go on only when it ends, and those behind it wait for that: at 25 MB/s, as
+ * slow as soft-RoCE may be, 40 ms. */
+#define REQUEST_MAX_BYTES (1u << 20)
+
 enum {
 	CLOSE_FLUSH_MS = 1000,
 	LOOK_EVERY_MS = 1, /* at the descriptors, of a worker that never sleeps */
@@ -361,7 +365,7 @@ static void fill_caps(const struct verbs_dev *dev, struct prov_caps *caps)
 		.leaves_machine = true,
 		.max_ctl_bytes = VERBS_CTL_MAX_BYTES,
 		.post_depth = dev->limits.depth,
-		.max_write_bytes = longest < 1u << 30 ? longest : 1u << 30,
+		.max_write_bytes = longest < REQUEST_MAX_BYTES ? longest : REQUEST_MAX_BYTES,
 		.link_bytes_per_s = dev->nic.link_bytes_per_s,
 		.numa_node = dev->nic.numa_node,
 	};

@@ -14,6 +14,10 @@
 
 #define WR_ID(path, low) ((path)->wr_id | (low))
 
+/* Nothing is saved by a doorbell that it shares with others, and its end is news: a path that goes
+ * on is not given up. */
+#define LONG_BYTES (256u << 10)
+
 bool verbs_tx_open(struct verbs_path *path)
 {
 	struct verbs_tx *tx = &path->tx;
@@ -111,11 +115,14 @@ static uint32_t build_chain(struct verbs_path *path, const struct prov_wr *reqs,
 		max = n > 0 ? wqes_of(&reqs[0]) : 1; /* a marker goes with its write */
 	if (room > max)
 		room = max;
-	for (; count < n && count < slots && k + wqes_of(&reqs[count]) <= room; count++) {
+	for (bool ends = false; !ends && count < n && count < slots; count++) {
 		const struct prov_wr *req = &reqs[count];
 		uint32_t pos = tx->tail + count;
 		struct verbs_req *entry = &tx->ring[pos & (path->depth - 1)];
 
+		if (k + wqes_of(req) > room)
+			break;
+		ends = req->len_bytes >= LONG_BYTES;
 		fill_write(path, k, req);
 		tx->wr[k++].wr_id = WR_ID(path, pos);
 		if ((req->flags & PROV_WR_PART) != 0) {
