@@ -57,7 +57,7 @@ enum sim_fate { FATE_OK, FATE_UNSENT, FATE_UNKNOWN, FATE_LANDED };
 
 struct sim_wr {
 	struct list link;          /* in path->wrs until its DONE is queued; free: in the pool */
-	struct list accepted_link; /* in world->accepted: acked early, not landed */
+	struct list accepted_link; /* in world->accepted: ended here, not landed there */
 	struct prov_wr wr;
 	struct sim_path *path;   /* the sender's end; valid until the DONE is polled */
 	struct sim_path *target; /* the receiver's end, once landed; valid until that is polled */

@@ -402,6 +402,8 @@ static void cancel_half_sent(struct sim_world *w, struct sim_wr *r)
 	r->copy = mem_alloc(r->wr.len_bytes);
 	if (r->copy) {
 		memcpy(r->copy, r->wr.src, r->wr.len_bytes);
+		if (!w->ordered) /* the release of its region does not let it come later */
+			list_push_back(&w->accepted, &r->accepted_link);
 		wr_finish(r, WIMM_E_CANCELLED, PROV_CQE_SENT);
 		return;
 	}

@@ -335,6 +335,37 @@ static void wr_cancelled_comes_back_and_its_source_is_not_read_again(void **stat
 	assert_true(sent > 15 && unsent > 15);
 }
 
+static void wr_cancelled_half_way_is_in_place_when_its_region_is_released(void **state)
+{
+	/* Goal: without order there is no request to wait for behind a cancelled one; what is left
+	 * of it is there before its region goes, never later, and costs no path. */
+	static struct pair p;
+	static uint8_t before[sizeof(p.dst)];
+	struct sim_cfg cfg = { .profile = "efa", .max_delay_ns = 50 * PAIR_US };
+	uint32_t sent = 0;
+
+	(void)state;
+	for (uint64_t seed = 0; seed < 50; seed++) {
+		cfg.seed = seed;
+		pair_open_path(&p, &cfg);
+		pair_write(&p, 1, 0, sizeof(p.src), PROV_WR_IMM, 9);
+		pair_run_until(&p, sim_world_now_ns(p.world) + seed * PAIR_US);
+		if (pair_count(&p, 0, PROV_DONE) == 0)
+			p.ops->cancel(p.path[0], 1);
+		pair_poll(&p, 0);
+		if (pair_count(&p, 0, PROV_DONE) != 0)
+			sent += (pair_done(&p, 1)->flags & PROV_CQE_SENT) != 0;
+		p.ops->dereg(p.side[1].dev, p.dst_key);
+		memcpy(before, p.dst, sizeof(before));
+		pair_run(&p);
+		assert_memory_equal(p.dst, before, sizeof(before));
+		assert_int_equal(pair_count(&p, 0, PROV_PATH_DOWN), 0);
+		assert_int_equal(pair_count(&p, 1, PROV_PATH_DOWN), 0);
+		pair_close(&p);
+	}
+	assert_true(sent > 5);
+}
+
 static void wr_accepted_is_in_place_when_its_region_is_released(void **state)
 {
 	/* Goal: profile "late": releasing a key first places what was acked by it. */
@@ -419,6 +450,7 @@ int main(void)
 		cmocka_unit_test(wr_part_is_reported_with_its_operation),
 		cmocka_unit_test(wr_queue_full_takes_fewer_and_loses_none),
 		cmocka_unit_test(wr_cancelled_comes_back_and_its_source_is_not_read_again),
+		cmocka_unit_test(wr_cancelled_half_way_is_in_place_when_its_region_is_released),
 		cmocka_unit_test(wr_accepted_is_in_place_when_its_region_is_released),
 		cmocka_unit_test(wr_on_a_slow_link_takes_its_time),
 		cmocka_unit_test(wr_against_the_rules_is_found_out),
