@@ -19,6 +19,8 @@
 
 /* Split operations of one peer that are not complete here. */
 #define PARTS_OPEN_MAX 65536
+/* Expectations that are had at hand. */
+#define TOUCHED_MAX 4
 
 struct part {
 	struct list link; /* peer.parts_done while unused */
@@ -157,6 +159,24 @@ void count_arrived(struct worker *w, struct path *path, const struct prov_cqe *c
 	else
 		part_arrived(w, p, c);
 	count_looked_for(w, p);
+}
+
+/* The op of an expectation that may be next, to where its end is written. */
+static void touch_op(const struct op *op)
+{
+	const char *at = (const char *)op;
+
+	for (size_t i = 0; i < offsetof(struct op, leg); i += PLAT_CODE_LINE_BYTES)
+		__builtin_prefetch(at + i, 1);
+}
+
+void count_touch(struct worker *w)
+{
+	struct imm_expect *e[TOUCHED_MAX];
+	uint32_t n = imm_first_expected(w->imms, e, TOUCHED_MAX);
+
+	for (uint32_t i = 0; i < n; i++)
+		touch_op(expect_op(&e[i]->link));
 }
 
 void count_add(struct worker *w, struct peer *p, uint32_t imm, uint32_t count)

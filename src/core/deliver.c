@@ -4,6 +4,7 @@
 
 #include "base/config.h"
 #include "plat/clock.h"
+#include "plat/code.h"
 
 /* For two processes with a worker and a callback thread each. */
 #define SPIN_CPUS_MIN 4
@@ -104,7 +105,8 @@ bool deliver_any_open(const struct wimm_engine *engine)
  * after the last callback: as long as a worker if an operation is open, longer for an armed
  * watcher, and where one is to be expected soon. Where there are few CPUs spinning would take one
  * from those who bring the next one. */
-static void spin(struct wimm_engine *engine, uint64_t watch_ns, uint64_t open_ns)
+static void spin(struct wimm_engine *engine, uint64_t watch_ns, uint64_t open_ns,
+                 struct plat_code *code)
 {
 	uint64_t from_ns = clock_now_ns();
 	uint64_t now_ns = from_ns;
@@ -117,6 +119,8 @@ static void spin(struct wimm_engine *engine, uint64_t watch_ns, uint64_t open_ns
 			most_ns = open_ns;
 		if (now_ns - from_ns >= most_ns && now_ns >= deliver_soon_ns(engine))
 			return;
+		if (now_ns < deliver_soon_ns(engine))
+			plat_code_touch(code);
 		plat_cpu_relax();
 		now_ns = clock_now_ns();
 	}
@@ -127,7 +131,9 @@ static void callback_main(void *arg)
 	struct wimm_engine *engine = arg;
 	uint64_t watch_ns = config_get_u64(CFG_WATCH_SPIN_US) * CLOCK_NS_PER_US;
 	uint64_t open_ns = plat_cpu_count() >= SPIN_CPUS_MIN ? engine->worker.spin_ns : 0;
+	struct plat_code code;
 
+	plat_code_find(&code);
 	for (;;) {
 		if (deliver_run(engine, UINT32_MAX) != 0)
 			continue;
@@ -135,7 +141,7 @@ static void callback_main(void *arg)
 		if (atomic_load_explicit(&engine->callback_stop, memory_order_acquire) != 0 &&
 		    mpsc_empty_hint(&engine->deliveries))
 			return;
-		spin(engine, watch_ns, open_ns);
+		spin(engine, watch_ns, open_ns, &code);
 		wake_announce(&engine->delivery_wake);
 		if (mpsc_empty_hint(&engine->deliveries) &&
 		    atomic_load_explicit(&engine->callback_stop, memory_order_acquire) == 0)

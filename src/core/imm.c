@@ -369,6 +369,21 @@ void imm_take_all(struct imm_table *t, struct list *out)
 	}
 }
 
+uint32_t imm_first_expected(const struct imm_table *t, struct imm_expect **out, uint32_t room)
+{
+	uint32_t n = 0;
+
+	LIST_FOR_EACH(it, &t->expected) {
+		const struct imm_value *v = LIST_ENTRY(it, struct imm_value, link);
+
+		if (n == room)
+			break;
+		if (!list_empty(&v->waiting))
+			out[n++] = LIST_ENTRY(v->waiting.next, struct imm_expect, link);
+	}
+	return n;
+}
+
 uint64_t imm_values(const struct imm_table *t)
 {
 	return t->values.count;

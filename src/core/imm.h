@@ -76,6 +76,8 @@ void imm_peer_left(struct imm_table *t, uint32_t peer_slot, struct list *failed,
 		   struct list *fired);
 /* Move every waiting expectation to *out, values in the order in which waiting on them began. */
 void imm_take_all(struct imm_table *t, struct list *out);
+/* The expectation that fires first of each value, of up to `room` values. Returns how many. */
+uint32_t imm_first_expected(const struct imm_table *t, struct imm_expect **out, uint32_t room);
 uint64_t imm_values(const struct imm_table *t); /* entries held, for statistics and bounds */
 
 #endif

@@ -466,6 +466,13 @@ static void look_ahead(struct worker *w, uint64_t now_ns) ON_WORKER
 		deliver_soon(w->engine, until_ns);
 		w->told_ns = until_ns;
 	}
+	if (now_ns < deliver_soon_ns(w->engine)) {
+		plat_code_touch(&w->code);
+		if (now_ns >= w->touch_ns) {
+			w->touch_ns = now_ns + WARM_NS;
+			count_touch(w);
+		}
+	}
 	if (now_ns < w->warm_ns ||
 	    now_ns >= atomic_load_explicit(&w->engine->post_soon_ns, memory_order_relaxed))
 		return;
@@ -521,6 +528,7 @@ static void worker_main(void *arg)
 	uint64_t idle_since = 0;
 
 	role_enter(&on_worker);
+	plat_code_find(&w->code);
 	if (w->thread.cpu_index == PLAT_CPU_ANY)
 		plat_thread_stay_on_node(nics_node(w));
 	/* Acquire, with the release in worker_stop(). */

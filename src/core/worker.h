@@ -13,6 +13,7 @@
 #include "core/timers.h"
 #include "mem/cuda_queue.h"
 #include "plat/clock.h"
+#include "plat/code.h"
 #include "plat/rand.h"
 #include "plat/sema.h"
 #include "plat/thread.h"
@@ -93,7 +94,9 @@ struct worker {
 	struct rng rng OWNED;           /* nonces; seeded by the environment */
 	struct rhythm arrivals OWNED;   /* of immediates */
 	uint64_t told_ns OWNED;         /* until when one was said to be expected */
-	uint64_t warm_ns OWNED;         /* when the devices are warmed next */
+	uint64_t warm_ns OWNED;         /* when the devices are warmed next, */
+	uint64_t touch_ns OWNED;        /* and what arrivals end */
+	struct plat_code code OWNED;
 	uint64_t pause_ns OWNED;        /* of a worker that cannot sleep on a descriptor */
 	uint32_t endings OWNED;            /* peers with an ending_step that are not down yet */
 	uint64_t endings_ns OWNED;      /* when to look at them next */
@@ -253,6 +256,7 @@ void mr_release(struct worker *w, struct wimm_mr *mr) ON_WORKER;
 
 /* count.c: immediates, parts of split writes, expectations. */
 void count_arrived(struct worker *w, struct path *path, const struct prov_cqe *c) ON_WORKER;
+void count_touch(struct worker *w) ON_WORKER; /* what is counted next may be needed soon */
 void count_add(struct worker *w, struct peer *p, uint32_t imm, uint32_t count) ON_WORKER;
 /* A path's marks have grown: who waits for that. */
 void count_looked_for(struct worker *w, struct peer *p) ON_WORKER;

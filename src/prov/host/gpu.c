@@ -317,6 +317,18 @@ static bool start_ahead(struct host_path *path)
 	return !batch || sign(path, first);
 }
 
+/* Where the next request goes. */
+static void touch_next(struct host_path *path)
+{
+	struct host_tx *tx = &path->tx;
+
+	__builtin_prefetch(host_tx_req(tx, tx->tail), 1);
+	__builtin_prefetch((const char *)host_tx_req(tx, tx->tail) + 64, 1);
+	__builtin_prefetch(gpu_req(path->gpu, tx->tail), 1);
+	__builtin_prefetch((const char *)gpu_req(path->gpu, tx->tail) + 64, 1);
+	__builtin_prefetch(host_slot_at(tx->lane, tx->published), 1);
+}
+
 void host_gpu_warm(struct host_path *path)
 {
 	struct host_gpu *g = path->gpu;
@@ -324,6 +336,8 @@ void host_gpu_warm(struct host_path *path)
 	if (g && g->queue && !path->failed && quiet(g) &&
 	    path->obj.loop->now_ns - g->start_ns < LATELY_NS)
 		cuda_queue_warm(g->queue);
+	if (g && path->up && !path->failed)
+		touch_next(path);
 }
 
 /* What was given has been taken back: begin again with what is not published. */
