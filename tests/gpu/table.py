@@ -20,6 +20,7 @@ class Run:
     ok: dict[str, int] = field(default_factory=dict)        #: checks that passed, by part
     failed: list[str] = field(default_factory=list)
     ends: dict[str, str] = field(default_factory=dict)      #: parts
+    rows: list[tuple[str, str, str, str]] = field(default_factory=list)  #: judged by the part
     total_s: int | None = None
 
     def __getitem__(self, name: str) -> float:
@@ -33,6 +34,8 @@ def read(text: str) -> Run:
             run.figures[match[1]] = float(match[2]), match[3].strip()
         elif re.match(r"ok\s", line):
             run.ok[part] = run.ok.get(part, 0) + 1
+        elif match := re.match(r"\| (.+) \| (.+) \| (.+) \| (PASS|FAIL) \|", line):
+            run.rows.append((f"{part}: {match[1]}", match[2], match[3], match[4]))
         elif line.startswith("FAILED"):
             run.failed.append(f"{part}: {line[6:].strip()}")
         elif match := re.match(r"# part (\S+): ", line):
@@ -126,6 +129,7 @@ def target_rows(run: Run) -> list[tuple[str, str, str, str]]:
         shown = f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
         rows.append((what, f"{shown} {beside(run)}".strip(), limit,
                      "PASS" if good(value) else "FAIL"))
+    rows += run.rows
     for tool in ("memcheck", "racecheck"):
         end = run.ends.get(tool, "did not run")
         rows.append((f"compute-sanitizer, {tool}", end, "no error",
