@@ -135,7 +135,6 @@ struct op {
 	bool started;           /* accepted by the worker and not settled */
 	bool cancel_first;      /* its cancel overtook it on the way to the worker */
 	bool close_asked;       /* the engine's close has cancelled it */
-	bool doubted;           /* it was asked whether the peer lives, after its last request */
 	bool source_read;       /* a stopped peer may read its source after all */
 	bool aborted;           /* status is final, waiting for outstanding requests */
 	uint32_t confirms_left; /* legs that the receiver has not confirmed */
@@ -145,6 +144,7 @@ struct op {
 	struct cuda_mark *mark; /* of the stream it waits for; NULL: of none, or no longer */
 	uint64_t post_ns;
 	uint64_t settled_ns;
+	uint64_t doubt_from;    /* the least ALIVE_ASK whose answer ends its doubt; 0: none yet */
 	uint64_t lingers_ns;    /* since when it waits for what cannot be taken back */
 	uint64_t bytes_total;
 	uint64_t descriptors;      /* posted */

@@ -45,11 +45,12 @@ bool doubt_holds(struct op *op)
 			blame_peer(op, p);
 			return false;
 		}
-		/* It is asked when the last request is back: an answer to what was asked when the
-		 * first one failed may be from long before. */
-		if (p->doubt_id == 0 && p->ending_step == 0 && !op->doubted)
+		/* It is asked when the last request is back: what was asked when the first one
+		 * failed may be answered from long before. */
+		if (op->doubt_from == 0)
+			op->doubt_from = op->worker->next_id + 1;
+		if (p->doubt_id == 0 && p->ending_step == 0 && p->alive_id < op->doubt_from)
 			doubt_begin(op->worker, p);
-		op->doubted = true;
 		if (p->doubt_id == 0 && p->ending_step == 0)
 			return false;
 		if (!list_linked(&op->wait_link))
@@ -85,6 +86,7 @@ static void alive(struct worker *w, struct peer *p, const struct wire_msg *m) ON
 		answer.u.marks.id = m->u.marks.id;
 		session_say(w, p, &answer);
 	} else if (m->u.marks.id == p->doubt_id && p->ending_step == 0) {
+		p->alive_id = p->doubt_id;
 		doubt_end(w, p);
 	}
 }

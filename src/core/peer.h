@@ -169,6 +169,7 @@ struct peer {
 	bool blocked;           /* not in worker.ready though legs are pending */
 	struct wire_marks asked; /* the peer's CONFIRM that is not answered yet; id 0: none */
 	uint64_t doubt_id;       /* ALIVE_ASK that is not answered; 0: none */
+	uint64_t alive_id;       /* the last one that was */
 	struct list doubts; /* operations that failed with a path, or was it with the peer? */
 	uint32_t losses;    /* of paths, so far */
 	struct hash parts;      /* op_seq -> struct part * */

@@ -516,7 +516,8 @@ void post_go_on(struct worker *w, struct op *op, bool reached)
 }
 
 /* Requests before it still come back on that path, so its own will. */
-static bool comes_back(const struct worker *w, const struct op *op, const struct path *path)
+static bool comes_back(const struct worker *w, const struct op *op,
+                       const struct path *path) ON_WORKER
 {
 	return op->lingers_ns != 0 && w->now_ns < op->lingers_ns + LINGER_MOST_NS &&
 	       w->now_ns < path->done_ns + LINGER_NS;

@@ -30,7 +30,7 @@ void post_maybe_settle(struct worker *w, struct op *op) ON_WORKER;
 /* Fewer of its requests are out. */
 void post_progress(struct worker *w, struct op *op) ON_WORKER;
 /* path_again.c: it failed with a path, and whether its peer lives is asked: it settles later. */
-bool doubt_holds(struct op *op);
+bool doubt_holds(struct op *op) ON_WORKER;
 /* The path stands and was not lost since the leg was posted first. */
 bool path_stood(const struct path *path, const struct leg *leg);
 

@@ -130,6 +130,8 @@ def target_rows(run: Run) -> list[tuple[str, str, str, str]]:
         rows.append((what, f"{shown} {beside(run)}".strip(), limit,
                      "PASS" if good(value) else "FAIL"))
     rows += run.rows
+    if not any(row[0].startswith("kv: ") for row in run.rows):
+        rows.append(("kv: a cache layer by layer", run.ends.get("kv", "did not run"), "", "FAIL"))
     for tool in ("memcheck", "racecheck"):
         end = run.ends.get(tool, "did not run")
         rows.append((f"compute-sanitizer, {tool}", end, "no error",

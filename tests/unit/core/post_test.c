@@ -75,9 +75,13 @@ static const struct sim_cfg slow_cfg = { .seed = 7,
 
 static bool path_is_up(const struct duo *d)
 {
-	const struct peer *p = LIST_ENTRY(d->a->worker.peers.next, struct peer, link);
+	LIST_FOR_EACH(it, &d->a->worker.peers) {
+		const struct peer *p = LIST_ENTRY(it, struct peer, link);
 
-	return p->state == PEER_UP && p->path[0].state == PATH_UP;
+		if (p->state == PEER_UP && p->path[0].state == PATH_UP)
+			return true;
+	}
+	return false;
 }
 
 static uint64_t ms_until_settled(struct duo *d)
