@@ -113,6 +113,7 @@ static void nonce_read(const struct host_path *path, uint8_t *out)
 	memcpy(out, nonce, sizeof(nonce));
 }
 
+/* AGAIN: the connection is over, but why may be said in what is not read yet. */
 static wimm_status say(struct host_path *path, const struct join *j, int fd)
 {
 	uint8_t bytes[JOIN_BYTES];
@@ -121,8 +122,9 @@ static wimm_status say(struct host_path *path, const struct join *j, int fd)
 	join_encode(j, bytes);
 	if (host_conn_send(path->conn, HOST_PACKET_JOIN, &iov, 1, fd))
 		return WIMM_OK;
-	/* A fresh connection always has room for this. */
-	return conn_over(path);
+	/* A fresh connection always has room for this, so that it is not full but over: a dialler
+	 * that is turned away may be so before it has said more than its hello. */
+	return path->conn->broken ? WIMM_AGAIN : conn_over(path);
 }
 
 /* Fill in what this side found out about reaching the other one's memory. */
@@ -304,7 +306,7 @@ wimm_status host_join_step(struct host_path *path)
 		ssize_t got = host_conn_recv(path->conn, packet, sizeof(packet), &fd);
 
 		if (got == 0)
-			return WIMM_AGAIN;
+			return path->conn->broken ? conn_over(path) : WIMM_AGAIN;
 		if (got < 0) {
 			st = conn_over(path);
 		} else if (packet[0] == HOST_PACKET_REFUSED && got == 2) {

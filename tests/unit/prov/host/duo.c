@@ -112,9 +112,7 @@ static bool refused(struct duo_side *s, uint32_t who)
 {
 	if (join(s, who))
 		return duo_fail(s, "the path has come up");
-	/* Who dials may find the connection closed before it has read why. */
-	return s->down && (s->down_status == WIMM_E_PEER_REFUSED ||
-	                   (who == 0 && s->down_status == WIMM_E_PATH_LOST));
+	return s->down && s->down_status == WIMM_E_PEER_REFUSED;
 }
 
 static bool be_a(const struct duo *duo, struct duo_side *s)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pair.h"
 
+#include "mem/memfd.h"
 #include "plat/rand.h"
 
 #include <stdlib.h>
@@ -475,6 +476,43 @@ static void path_name_of_nobody_fails_with_its_name(void **state)
 	pair_close(&p);
 }
 
+/* Who has its turns when a dialler makes the shared area: between its hello and what follows. */
+static struct side *in_between;
+
+wimm_status __real_memfd_make(const char *name, size_t len_bytes, int *out_fd, int *out_errno);
+wimm_status __wrap_memfd_make(const char *name, size_t len_bytes, int *out_fd, int *out_errno);
+
+wimm_status __wrap_memfd_make(const char *name, size_t len_bytes, int *out_fd, int *out_errno)
+{
+	for (int i = 0; in_between && i < 8; i++) {
+		(void)ops->arm(in_between->dev); /* so that it looks at its sockets */
+		(void)side_poll(in_between);
+	}
+	return __real_memfd_make(name, len_bytes, out_fd, out_errno);
+}
+
+static void path_refused_before_its_dialler_goes_on_says_why(void **state)
+{
+	/* Goal: a dialler that finds its connection closed when it writes reads the refusal. */
+	struct pair p;
+	struct prov_offer a;
+	struct prov_offer b;
+
+	(void)state;
+	pair_open_devs(&p, "auto");
+	p.b.path = ops->path_open(p.b.dev, &p.a.addr, false, &p.b, &b, &(struct prov_error){ 0 });
+	ops->path_close(p.b.path);
+	assert_true(pair_until(&p, pair_b_closed));
+	p.a.path = ops->path_open(p.a.dev, &p.b.addr, true, &p.a, &a, &(struct prov_error){ 0 });
+	ops->path_connect(p.a.path, &b);
+	in_between = &p.b;
+	assert_true(pair_until(&p, pair_a_down));
+	in_between = NULL;
+	assert_int_equal(p.a.down_status, WIMM_E_PEER_REFUSED);
+	assert_non_null(strstr(p.a.down_text, "no such path"));
+	pair_close(&p);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -493,6 +531,7 @@ int main(void)
 		cmocka_unit_test(path_own_memory_is_written_by_the_sender),
 		cmocka_unit_test(path_both_sides_write_at_once),
 		cmocka_unit_test(path_name_of_nobody_fails_with_its_name),
+		cmocka_unit_test(path_refused_before_its_dialler_goes_on_says_why),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
