@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sim_test [--seeds COUNT | --minutes COUNT] [--first SEED] [--jobs COUNT]: that many runs, or for
- * so long, each from its own seed, in so many processes.
- * WIMM_SEED=N runs one of them and tells its story. Ends with 1 at the first broken rule. */
+/* sim_test [--seeds COUNT | --minutes COUNT] [--first SEED] [--jobs COUNT] [--keep-going]: that
+ * many runs, or for so long, each from its own seed, in so many processes.
+ * WIMM_SEED=N runs one of them and tells its story. Ends with 1 at the first broken rule, or with
+ * --keep-going after all seeds. */
 #include "run.h"
 
 #include "base/alloc.h"
@@ -195,19 +196,28 @@ static int report(uint32_t count, uint32_t *ops, uint32_t *faults, const uint32_
 	return weak ? 1 : 0;
 }
 
+/* A set of seeds. */
+struct batch {
+	uint64_t first;
+	uint32_t count, jobs;
+	bool keep_going; /* after a seed that fails */
+};
+
 /* What the processes that run the seeds leave behind. */
 struct figures {
+	uint32_t at[JOBS_MAX]; /* which of the seeds each runs */
 	uint32_t with[JOBS_MAX][KINDS];
 	uint64_t injected[JOBS_MAX][SIM_FAULT_COUNT];
 	uint32_t values[]; /* operations of each seed, then faults */
 };
 
-static void run_some(struct figures *f, uint64_t first, uint32_t count, uint32_t job, uint32_t jobs)
+static void run_some(struct figures *f, const struct batch *b, uint32_t job, uint32_t from)
 {
-	for (uint32_t i = job; i < count; i += jobs) {
-		run_seed(first + i, false);
+	for (uint32_t i = from; i < b->count; i += b->jobs) {
+		f->at[job] = i;
+		run_seed(b->first + i, false);
 		f->values[i] = (uint32_t)run.stats.ops;
-		f->values[count + i] = (uint32_t)run.stats.faults;
+		f->values[b->count + i] = (uint32_t)run.stats.faults;
 		for (int kind = 0; kind < KINDS; kind++)
 			f->with[job][kind] += seen(&run.stats, kind);
 		for (int kind = 0; kind < SIM_FAULT_COUNT; kind++)
@@ -215,76 +225,132 @@ static void run_some(struct figures *f, uint64_t first, uint32_t count, uint32_t
 	}
 }
 
-/* Whether all went well; the first that finds something ends the others. */
-static bool run_jobs(struct figures *f, uint64_t first, uint32_t count, uint32_t jobs)
+static pid_t job_start(struct figures *f, const struct batch *b, uint32_t job, uint32_t from)
 {
-	pid_t pid[JOBS_MAX];
-	bool well = true;
+	pid_t pid;
 
-	for (uint32_t j = 0; j < jobs; j++) {
-		pid[j] = fork();
-		if (pid[j] == 0) {
-			run_some(f, first, count, j, jobs);
-			_Exit(0);
-		}
-		well = well && pid[j] > 0;
+	f->at[job] = from;
+	pid = fork();
+	if (pid == 0) {
+		run_some(f, b, job, from);
+		_Exit(0);
 	}
-	for (uint32_t left = jobs; left > 0; left--) {
-		int status = -1;
-
-		if (wait(&status) > 0 && status == 0 && well)
-			continue;
-		for (uint32_t j = 0; j < jobs && well; j++)
-			if (pid[j] > 0)
-				kill(pid[j], SIGKILL);
-		well = false;
-	}
-	return well;
+	if (pid < 0)
+		perror("no process for seeds");
+	return pid;
 }
 
-static int run_many(uint64_t first, uint32_t count, uint32_t jobs)
+/* A line for each, whether it broke a rule and said so or could say nothing. */
+static void tell_failed(const struct figures *f, const struct batch *b, uint32_t job, int status)
 {
-	size_t bytes = sizeof(struct figures) + 2 * (size_t)count * sizeof(uint32_t);
+	uint64_t seed = b->first + f->at[job];
+
+	if (!WIFSIGNALED(status))
+		fprintf(stderr, "failed: seed %" PRIu64 "\n", seed);
+	else if (WTERMSIG(status) == SIGALRM)
+		fprintf(stderr, "failed: seed %" PRIu64 ", no end within %d s\n", seed, HANG_S);
+	else
+		fprintf(stderr, "failed: seed %" PRIu64 ", signal %d\n", seed, WTERMSIG(status));
+}
+
+/* How many seeds failed. Without keep_going the first ends the other jobs. */
+static uint32_t run_jobs(struct figures *f, const struct batch *b)
+{
+	pid_t pid[JOBS_MAX];
+	uint32_t failed = 0, left = 0, j;
+	pid_t ended;
+	int status;
+
+	for (j = 0; j < b->jobs; j++) {
+		pid[j] = job_start(f, b, j, j);
+		failed += pid[j] < 0;
+		left += pid[j] > 0;
+	}
+	while (left > 0 && (ended = wait(&status)) > 0) {
+		for (j = 0; j < b->jobs && pid[j] != ended; j++)
+			;
+		if (j == b->jobs)
+			continue;
+		pid[j] = -1;
+		left--;
+		if (status == 0 || (failed != 0 && !b->keep_going))
+			continue;
+		failed++;
+		tell_failed(f, b, j, status);
+		if (b->keep_going) {
+			pid[j] = job_start(f, b, j, f->at[j] + b->jobs);
+			left += pid[j] > 0;
+			continue;
+		}
+		for (j = 0; j < b->jobs; j++)
+			if (pid[j] > 0)
+				kill(pid[j], SIGKILL);
+	}
+	return failed;
+}
+
+/* The last line of a set of seeds; the status of the process. */
+static int verdict(const char *name, uint64_t first, uint64_t count, uint64_t failed)
+{
+	printf("%s sim/%s:%" PRIu64 "..%" PRIu64, failed ? "FAIL" : "PASS", name, first,
+	       first + count - 1);
+	if (failed)
+		printf(", %" PRIu64 " of %" PRIu64 " seeds", failed, count);
+	putchar('\n');
+	return failed ? 1 : 0;
+}
+
+static int run_many(const struct batch *b)
+{
+	size_t bytes = sizeof(struct figures) + 2 * (size_t)b->count * sizeof(uint32_t);
 	struct figures *f =
 		mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	double start = now_s();
+	uint32_t failed = 0;
 	int result;
 
 	if (f == MAP_FAILED)
 		return 2;
-	if (jobs == 1)
-		run_some(f, first, count, 0, 1);
-	else if (!run_jobs(f, first, count, jobs))
+	if (b->jobs == 1 && !b->keep_going)
+		run_some(f, b, 0, 0);
+	else
+		failed = run_jobs(f, b);
+	if (failed != 0 && !b->keep_going)
 		return 1;
-	for (uint32_t j = 1; j < jobs; j++)
+	for (uint32_t j = 1; j < b->jobs; j++)
 		for (int kind = 0; kind < KINDS; kind++)
 			f->with[0][kind] += f->with[j][kind];
-	printf("PASS sim/seeds:%" PRIu64 "..%" PRIu64 "\n", first, first + count - 1);
-	result = report(count, f->values, f->values + count, f->with[0], now_s() - start);
+	result = verdict("seeds", b->first, b->count, failed);
+	if (report(b->count, f->values, f->values + b->count, f->with[0], now_s() - start) != 0)
+		result = 1;
 	munmap(f, bytes);
 	return result;
 }
 
 /* Seeds for so long, with a line every minute: what ran, how fast, and the faults by kind. */
-static int run_soak(uint64_t first, uint32_t minutes, uint32_t jobs)
+static int run_soak(struct batch b, uint32_t minutes)
 {
+	const uint64_t first = b.first;
 	size_t bytes = sizeof(struct figures) + 2 * (size_t)SOAK_SEEDS * sizeof(uint32_t);
 	struct figures *f =
 		mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	double start = now_s(), told = start;
-	uint64_t with[KINDS] = { 0 }, injected[KINDS] = { 0 }, seeds = 0;
+	uint64_t with[KINDS] = { 0 }, injected[KINDS] = { 0 }, seeds = 0, failed = 0;
 
 	if (f == MAP_FAILED)
 		return 2;
 	while (now_s() < start + 60.0 * minutes) {
 		memset(f, 0, bytes);
-		if (!run_jobs(f, first + seeds, SOAK_SEEDS, jobs))
+		b.first = first + seeds;
+		b.count = SOAK_SEEDS;
+		failed += run_jobs(f, &b);
+		if (failed != 0 && !b.keep_going)
 			return 1;
 		seeds += SOAK_SEEDS;
-		for (uint32_t j = 0; j < jobs; j++)
+		for (uint32_t j = 0; j < b.jobs; j++)
 			for (int kind = 0; kind < KINDS; kind++)
 				with[kind] += f->with[j][kind];
-		for (uint32_t j = 0; j < jobs; j++)
+		for (uint32_t j = 0; j < b.jobs; j++)
 			for (int kind = 0; kind < SIM_FAULT_COUNT; kind++)
 				injected[kind] += f->injected[j][kind];
 		if (now_s() < told + 60.0)
@@ -300,43 +366,47 @@ static int run_soak(uint64_t first, uint32_t minutes, uint32_t jobs)
 			printf(", %" PRIu64 " times", injected[kind]);
 		putchar('\n');
 	}
-	printf("PASS sim/soak:%" PRIu64 "..%" PRIu64 "\n", first, first + seeds - 1);
 	munmap(f, bytes);
-	return 0;
+	return verdict("soak", first, seeds, failed);
 }
 
 int main(int argc, char **argv)
 {
 	const char *one = getenv("WIMM_SEED");
 	uint64_t first = 1, count = 200, jobs = 1, minutes = 0;
+	struct batch b = { 0 };
 
-	for (int i = 1; i + 1 < argc; i += 2) {
-		if (strcmp(argv[i], "--seeds") == 0)
-			count = strtoull(argv[i + 1], NULL, 0);
-		else if (strcmp(argv[i], "--first") == 0)
-			first = strtoull(argv[i + 1], NULL, 0);
-		else if (strcmp(argv[i], "--jobs") == 0)
-			jobs = strtoull(argv[i + 1], NULL, 0);
-		else if (strcmp(argv[i], "--minutes") == 0)
-			minutes = strtoull(argv[i + 1], NULL, 0);
+	for (int i = 1; i < argc; i++) {
+		uint64_t *to = strcmp(argv[i], "--seeds") == 0     ? &count
+		               : strcmp(argv[i], "--first") == 0   ? &first
+		               : strcmp(argv[i], "--jobs") == 0    ? &jobs
+		               : strcmp(argv[i], "--minutes") == 0 ? &minutes
+		                                                   : NULL;
+
+		if (strcmp(argv[i], "--keep-going") == 0)
+			b.keep_going = true;
+		else if (to && i + 1 < argc)
+			*to = strtoull(argv[++i], NULL, 0);
 		else
 			count = 0;
 	}
-	if (count == 0 || count > SEEDS_MAX || jobs == 0 || jobs > JOBS_MAX || minutes > 10000 ||
-	    (argc % 2) == 0) {
+	if (count == 0 || count > SEEDS_MAX || jobs == 0 || jobs > JOBS_MAX || minutes > 10000) {
 		fprintf(stderr,
 		        "usage: %s [--seeds 1..%u | --minutes COUNT] [--first SEED] [--jobs "
-		        "1..%u]\n",
+		        "1..%u] [--keep-going]\n",
 		        argv[0], SEEDS_MAX, JOBS_MAX);
 		return 2;
 	}
+	b.first = first;
+	b.count = (uint32_t)count;
+	b.jobs = (uint32_t)jobs;
 	signal(SIGABRT, on_fatal);
 	signal(SIGSEGV, on_fatal);
 	signal(SIGALRM, on_fatal);
 	if (!one && minutes != 0)
-		return run_soak(first, (uint32_t)minutes, (uint32_t)jobs);
+		return run_soak(b, (uint32_t)minutes);
 	if (!one)
-		return run_many(first, (uint32_t)count, (uint32_t)jobs);
+		return run_many(&b);
 	run_seed(strtoull(one, NULL, 0), true);
 	printf("seed %s: %" PRIu64 " operations, %" PRIu64 " done, %" PRIu64 " faults, %" PRIu64
 	       " events, %.3f ms\n",
