@@ -13,6 +13,7 @@ from wimm.operation import Operation
 WAIT = 30
 
 WORDS_OF_C = "kernels of C programs; Python's take the address of a watcher in the host's memory"
+KEPT_LISTS = "the sender of wimm.kv keeps its lists; Python's own calls cost more than a copy"
 # Functions of the library that the package does not call, each with the reason.
 NOT_CALLED = {
     "wimm_alloc_gpu_watcher": WORDS_OF_C,
@@ -21,6 +22,8 @@ NOT_CALLED = {
     "wimm_free_gpu_word": WORDS_OF_C,
     "wimm_gpu_word_store": WORDS_OF_C,
     "wimm_mr_len_bytes": "Region.length is what was registered",
+    "wimm_page_list_close": KEPT_LISTS,
+    "wimm_page_list_open": KEPT_LISTS,
     "wimm_status_name": "Status has the names, generated from the same table",
     "wimm_status_scope": "so has Error.scope",
     "wimm_status_text": "so has Error.text",

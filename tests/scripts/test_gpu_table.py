@@ -28,11 +28,14 @@ GOOD = {
     "staged_random_writes_checked": 5,
 }
 
+KV = ["# part kv: x", "| total, p50 | 1098.69 ms | <= 1117.33 | PASS |",
+      "| the same, p90 | 109.52 us | | |", "# end kv: status 0, 20 s"]
+
 
 def run_of(figures, lines=()):
     text = ["# 2026-11-30 NVIDIA H200, 580", "# part direct: x"]
     text += [f"figure {name} {value} us" for name, value in figures.items()]
-    text += ["ok a case", *lines, "# end direct: status 0, 9 s",
+    text += ["ok a case", *lines, "# end direct: status 0, 9 s", *KV,
              "# end memcheck: status 0, 5 s", "# end racecheck: skipped, not there",
              "# total 300 s"]
     return "\n".join(text)
@@ -52,6 +55,18 @@ def test_a_good_run_passes_with_every_target_beside_its_figure(tmp_path, monkeyp
     assert "1.20 4.20 us, raw 3.00 us | <= 2 us | PASS" in out
     assert "| direct | 1 | status 0, 9 s |" in out
     assert "racecheck | skipped, not there | no error | SKIP" in out
+    assert "kv: total, p50 | 1098.69 ms | <= 1117.33 | PASS" in out
+
+
+@pytest.mark.parametrize("was, instead", [
+    (KV[1], KV[1].replace("PASS", "FAIL")), (KV[1] + "\n", ""),
+    ("\n".join(KV), "# end kv: status 77, 0 s")], ids=["missed", "no rows", "skipped"])
+def test_a_cache_that_is_late_or_not_sent_fails_the_run(tmp_path, monkeypatch, capsys, was,
+                                                         instead):
+    text = run_of(GOOD)
+    assert was in text
+    code, out = outcome(tmp_path, monkeypatch, capsys, text.replace(was, instead))
+    assert code == 1 and "1 targets missed" in out
 
 
 @pytest.mark.parametrize("name, value", [
