@@ -221,6 +221,8 @@ bool side_wait(struct side *s, bool (*done)(void *arg), uint64_t (*progress)(voi
 	uint64_t since = now_ns();
 
 	for (;;) {
+		/* What the peer said before it went is heard before its loss counts. */
+		bool lost = atomic_load(&s->lost) != 0;
 		bool said;
 
 		if (done(arg) || (s->spec->caller && !drive(s, done, arg)))
@@ -230,7 +232,7 @@ bool side_wait(struct side *s, bool (*done)(void *arg), uint64_t (*progress)(voi
 			return true;
 		if (said)
 			return false;
-		if (atomic_load(&s->lost) != 0)
+		if (lost)
 			die("the peer was lost: %s", s->lost_text);
 		if (progress(arg) != seen) {
 			seen = progress(arg);
