@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Run the tests of a Meson build folder and print one line a test case:
-"PASS program:case", "FAIL program:case" or "SKIP program:case: reason".
+"PASS program:case", "FAIL program:case: reason" or "SKIP program:case: reason".
 
 A program that ends badly without having named a failed case is itself one failure. "--without
 PATTERN" leaves out tests whose name fits the pattern; other arguments after the folder go to "meson
@@ -19,6 +19,10 @@ import sys
 
 CASE = re.compile(r"^\[( +OK |  FAILED  |  SKIPPED )\] (?!\d+ test\(s\))(\S+)")
 REASON = re.compile(r"^skipped: (.+)")
+# Of cmocka's assertions, and of the sanitizers.
+ERROR = re.compile(r"^\[  ERROR   \] --- (?!Failure!)(.+)")
+PLACE = re.compile(r"^\[   LINE   \] --- (.+?): error: Failure!")
+SANITIZER = re.compile(r"^SUMMARY: (.+)|^.*(runtime error: .+)")
 SANITIZERS = {
     "ASAN_OPTIONS": "allocator_may_return_null=1:detect_stack_use_after_return=1",
     "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
@@ -46,6 +50,22 @@ def cases_of(record):
     return found, reason
 
 
+def why_failed(record, case=""):
+    """": REASON" of a case, or of the whole program; nothing where none was printed."""
+    text = (record.get("stdout") or "") + "\n" + (record.get("stderr") or "")
+    said, inside, where = [], False, ""
+    for line in text.splitlines():
+        if line.startswith("[ RUN      ] "):
+            inside = line.split()[-1] == case
+        if match := SANITIZER.match(line):
+            said.append(match[1] or match[2])
+        elif inside and (match := ERROR.match(line)):
+            said.append(match[1])
+        elif inside and (match := PLACE.match(line)):
+            where = f" at {match[1]}"
+    return f": {said[0]}{where}" if said else where and f": failed{where}"
+
+
 def report(record):
     """Prints the lines of one program; true when something of it failed."""
     name = record["name"].split(" / ")[-1]  # Meson puts "project:suite / " in front
@@ -54,11 +74,13 @@ def report(record):
     named = False
     for kind, case, why in cases:
         named = named or kind == "FAIL"
-        print(f"{kind} {name}:{case}" + (f": {why or 'no reason given'}" if kind == "SKIP" else ""))
+        more = f": {why or 'no reason given'}" if kind == "SKIP" else ""
+        print(f"{kind} {name}:{case}" + (why_failed(record, case) if kind == "FAIL" else more))
     if record["result"] == "SKIP" and not any(kind == "SKIP" for kind, _, _ in cases):
         print(f"SKIP {name}: {reason or 'no reason given'}")
     elif failed and not named:
-        print(f"FAIL {name} ({record['result']}, status {record.get('returncode')})")
+        print(f"FAIL {name} ({record['result']}, status {record.get('returncode')})"
+              + why_failed(record))
     elif not cases and not failed:
         print(f"PASS {name}")
     if failed:

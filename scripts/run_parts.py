@@ -20,6 +20,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SKIP_STATUS = 77
 TAIL_LINES = 60
+WHY_CHARS = 160
 
 
 @dataclasses.dataclass
@@ -35,11 +36,13 @@ class Outcome:
     passed: list = dataclasses.field(default_factory=list)
     failed: list = dataclasses.field(default_factory=list)
     skipped: list = dataclasses.field(default_factory=list)  # (name, reason)
+    why: dict = dataclasses.field(default_factory=dict)  # of a failed one, where it was said
 
     def add(self, other):
         self.passed += other.passed
         self.failed += other.failed
         self.skipped += other.skipped
+        self.why.update(other.why)
 
 
 def load(path):
@@ -74,20 +77,22 @@ RESULTS = [
     (re.compile(r"^\[  FAILED  \] (?!\d+ test\(s\))(\S+)"), "failed"),
     (re.compile(r"^\[  SKIPPED \] (?!\d+ test\(s\))(\S+)"), "skipped"),
     (re.compile(r"^PASS (\S+)"), "passed"),
-    (re.compile(r"^FAIL (\S+)"), "failed"),
+    (re.compile(r"^FAIL (\S+?)(?::? +(.*))?$"), "failed"),
     (re.compile(r"^SKIP (\S+?)(?::\s+(.*))?$"), "skipped"),
 ]
 REASON = re.compile(r"^skipped: (.+)")
 PYTEST_SKIP = re.compile(r"^SKIPPED \[(\d+)\] (\S+?):\d+: (.*)")
+PYTEST_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?::.+?)(?: - (.*))?$")
 PYTEST_TOTAL = re.compile(r"^=* ?((?:\d+ \w+,? ?)+) in [\d.]+s")
 
 
 def read_pytest_total(text, name, outcome):
-    """Adds the counts of pytest's last line; its skips have come with their reasons before."""
+    """Adds the counts of pytest's last line; its skips and failures have come by name before."""
     counts = {word.rstrip("s"): int(n) for n, word in re.findall(r"(\d+) (\w+)", text)}
     outcome.passed += [f"{name}:pytest"] * (counts.get("passed", 0) + counts.get("xfailed", 0))
     bad = counts.get("failed", 0) + counts.get("error", 0) + counts.get("xpassed", 0)
-    outcome.failed += [f"{name}:pytest"] * bad
+    told = sum(1 for failed in outcome.failed if failed.startswith(f"{name}:"))
+    outcome.failed += [f"{name}:pytest"] * max(bad - told, 0)
     told = sum(1 for skip in outcome.skipped if skip[0].startswith(f"{name}:"))
     rest = counts.get("skipped", 0) - told
     outcome.skipped += [(f"{name}:pytest", "no reason shown; run pytest with -rs")] * max(rest, 0)
@@ -102,6 +107,9 @@ def read_results(lines, name):
             reason = match[1]
         if match := PYTEST_SKIP.match(line):
             outcome.skipped += [(f"{name}:{match[2]}", match[3])] * int(match[1])
+        elif match := PYTEST_FAILED.match(line):
+            outcome.failed.append(f"{name}:{match[1]}")
+            outcome.why[outcome.failed[-1]] = match[2]
         elif match := PYTEST_TOTAL.match(line):
             read_pytest_total(match[1], name, outcome)
         for pattern, kind in RESULTS:
@@ -117,6 +125,8 @@ def read_results(lines, name):
             elif kind == "failed":
                 if match[1] not in outcome.failed:  # cmocka lists failures twice
                     outcome.failed.append(match[1])
+                if pattern.groups > 1 and match[2]:
+                    outcome.why[match[1]] = match[2]
             else:
                 outcome.passed.append(match[1])
             break
@@ -197,7 +207,8 @@ def summary(times, total, out):
     if total.failed:
         out.write("\nfailed\n")
         for name in total.failed:
-            out.write(f"  {name}\n")
+            why = total.why.get(name)
+            out.write(f"  {name}" + (f": {why[:WHY_CHARS]}" if why else "") + "\n")
     out.write(f"\n{len(total.passed)} passed, {len(total.failed)} failed, "
               f"{len(total.skipped)} skipped\n")
 

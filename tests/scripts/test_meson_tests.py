@@ -31,6 +31,19 @@ def test_program_that_dies_after_passing_is_a_failure(capsys):
     assert lines == ["PASS u/x:a", "FAIL u/x (FAIL, status -11)"]
 
 
+def test_failed_case_is_told_with_its_assertion(capsys):
+    out = ("[ RUN      ] a\n[       OK ] a\n[ RUN      ] b\n[  ERROR   ] --- 0x1 != 0x2\n"
+           "[   LINE   ] --- ../tests/x.c:12: error: Failure!\n[  FAILED  ] b\n")
+    assert lines_of(capsys, "FAIL", out, "", 1)[1] == [
+        "PASS u/x:a", "FAIL u/x:b: 0x1 != 0x2 at ../tests/x.c:12"]
+
+
+def test_program_that_a_sanitizer_ends_is_told_with_its_summary(capsys):
+    out = "[       OK ] a\nSUMMARY: ThreadSanitizer: data race x.c:3 in f\n"
+    assert lines_of(capsys, "FAIL", out, "", 66)[1] == [
+        "PASS u/x:a", "FAIL u/x (FAIL, status 66): ThreadSanitizer: data race x.c:3 in f"]
+
+
 def test_program_over_its_time_is_a_failure(capsys):
     assert lines_of(capsys, "TIMEOUT", returncode=-9) == (
         True, ["FAIL u/x (TIMEOUT, status -9)"])

@@ -43,6 +43,16 @@ def test_pytest_failure_is_counted(tmp_path):
     assert (status, out[-1]) == (1, "2 passed, 2 failed, 0 skipped")
 
 
+def test_failures_are_listed_with_what_was_said_of_them(tmp_path):
+    status, out = run(tmp_path, "u check 20 echo 'FAIL a/b:c: 1 != 2'; "
+                      "echo 'FAIL a/d (TIMEOUT, status -9)'; exit 1",
+                      "py check 20 echo 'FAILED t/x.py::y[a b] - no: z'; "
+                      "echo '1 failed, 2 passed in 3.2s'; exit 1")
+    assert (status, out[-1]) == (1, "2 passed, 3 failed, 0 skipped")
+    assert out[-5:-2] == ["  a/b:c: 1 != 2", "  a/d: (TIMEOUT, status -9)",
+                          "  py:t/x.py::y[a b]: no: z"]
+
+
 def test_our_own_lines_keep_names_with_colons(tmp_path):
     status, out = run(tmp_path, "u check 20 echo 'PASS a/b:c'; echo 'SKIP a/b:d: no NIC: x'")
     assert (status, out[-1]) == (0, "1 passed, 0 failed, 1 skipped")
