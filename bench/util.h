@@ -26,6 +26,8 @@ double bench_now_s(void);
 double bench_cpu_s(void);
 /* Pin the calling process to a CPU; where that is refused it runs unpinned. */
 void bench_pin(int cpu);
+/* After a look that found nothing: where there is one CPU, the other process's turn. */
+void bench_look_again(void);
 /* Zeroed, shared by a fork, touched. Ends the program when there is none. */
 void *bench_shared(size_t bytes);
 /* Print the figure, as one line of JSON or of text. */

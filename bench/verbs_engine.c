@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Two whole engines over provider verbs, each a process driven by its caller and pinned to a CPU.
+/* Two whole engines over provider verbs, each a process driven by its caller and, where there are
+ * two, pinned to a CPU.
  *
  *   verbs_engine write NIC NIC --size 64K [--imm]          single writes, 64 under way
  *   verbs_engine pages NIC NIC --size 4K [--imm]           requests of 256 pages, two under way
@@ -33,7 +34,7 @@ enum {
 	PAGES = 256,
 	LAT_ROUNDS = 2000,
 	LAT_WARM = 200,
-	WAIT_US = 10000
+	WAIT_US = 100000
 };
 
 static struct {
@@ -52,9 +53,20 @@ static struct wimm_engine *engine;
 static struct wimm_mr *mr;
 static struct wimm_remote_mr *remote;
 
+/* Else the receiver sleeps, as the server of ib_write_bw does, and the sender's polling is its own
+ * affair, as that of ib_write_bw is. */
+static bool both_poll(void)
+{
+	return o.imm || strcmp(o.mode, "lat") == 0;
+}
+
 static void turn(void)
 {
-	must(wimm_progress(engine, NULL), "progress");
+	int busy = 0;
+
+	must(wimm_progress(engine, &busy), "progress");
+	if (busy == 0 && both_poll())
+		bench_look_again();
 }
 
 static void side_open(bool child)
@@ -73,8 +85,10 @@ static void side_open(bool child)
 	must(wimm_reg_mr(engine, mem, WALK_BYTES, NULL, &mr), "reg");
 	must(wimm_mr_get_desc(mr, &shared->desc[child]), "desc");
 	atomic_fetch_add(&shared->ready, 1);
-	while (atomic_load(&shared->ready) < 2)
+	while (atomic_load(&shared->ready) < 2) {
 		turn();
+		bench_look_again();
+	}
 	must(wimm_open_remote_mr(engine, &shared->desc[!child], &remote), "remote");
 }
 
@@ -199,8 +213,7 @@ static void run(bool child)
 	if (!child)
 		atomic_store(&shared->over, 1);
 	while (!atomic_load(&shared->over)) {
-		/* The server of ib_write_bw sleeps too: the device works on the CPUs of both. */
-		if (child && !o.imm)
+		if (child && !both_poll())
 			must(wimm_progress_wait(engine, WAIT_US), "wait");
 		turn();
 	}

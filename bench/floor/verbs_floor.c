@@ -6,8 +6,8 @@
  *                                         receive requests come from a shared queue and go back
  *   verbs_floor lat NIC NIC               8 bytes and an immediate, there and back, both polling
  *
- * Two processes, pinned to a CPU each. Time of a stream is the sender's, until all is
- * acknowledged. No check, no accounts, no session, one value. GID index 1. */
+ * Two processes, pinned to a CPU each where there are two. Time of a stream is the sender's, until
+ * all is acknowledged. No check, no accounts, no session, one value. GID index 1. */
 
 #include "../util.h"
 
@@ -119,7 +119,7 @@ static void join(int self)
 
 	atomic_fetch_add(&shared->ready, 1);
 	while (atomic_load(&shared->ready) < 2)
-		continue;
+		bench_look_again();
 	if (ibv_query_port(ctx, 1, &port) != 0)
 		bench_die("port");
 	rtr.path_mtu = port.active_mtu;
@@ -139,10 +139,11 @@ static void join(int self)
 		bench_die("join");
 	atomic_fetch_add(&shared->ready, 1);
 	while (atomic_load(&shared->ready) < 4)
-		continue;
+		bench_look_again();
 }
 
-static void poll_sends(void)
+/* How many lists. */
+static uint32_t poll_sends(void)
 {
 	struct ibv_wc wc[16];
 	int n = ibv_poll_cq(send_cq, 16, wc);
@@ -152,6 +153,13 @@ static void poll_sends(void)
 			bench_die(ibv_wc_status_str(wc[i].status));
 		acked += (uint32_t)wc[i].wr_id;
 	}
+	return n > 0 ? (uint32_t)n : 0;
+}
+
+static void wait_sends(void)
+{
+	if (poll_sends() == 0)
+		bench_look_again();
 }
 
 /* How many came; their requests are posted again. */
@@ -194,11 +202,11 @@ static void stream(uint64_t bytes)
 {
 	for (uint64_t sent = 0; sent < bytes; sent += LIST * size) {
 		while (posted - acked > DEPTH - LIST)
-			poll_sends();
+			wait_sends();
 		post_list(1, sent, size, LIST);
 	}
 	while (acked != posted)
-		poll_sends();
+		wait_sends();
 }
 
 static void be_sender(void)
@@ -224,7 +232,7 @@ static void latency(int self)
 		if (self == 0)
 			post_list(1, 0, 8, 1);
 		while (poll_recvs() == 0)
-			poll_sends();
+			wait_sends();
 		if (self == 1)
 			post_list(0, 0, 8, 1);
 	}
@@ -246,8 +254,8 @@ static void run(int self, const char *mode, const char *nic)
 	if (self == 0)
 		atomic_store(&shared->over, 1);
 	while (!atomic_load(&shared->over)) {
-		(void)poll_recvs();
-		poll_sends();
+		if (poll_recvs() == 0)
+			wait_sends();
 	}
 }
 
